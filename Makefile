@@ -1,0 +1,34 @@
+# make venv | demo | test | check: each does its own set-up and is quick the second time.
+PYTHON ?= python3
+BIN := .venv/bin
+# oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it; this cap is harmless elsewhere.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.PHONY: venv demo test format lint types docs check clean
+
+venv: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: venv
+	$(BIN)/vitrail demo
+
+test: venv
+	$(BIN)/pytest
+
+format: venv
+	$(BIN)/ruff format --check
+
+lint: venv
+	$(BIN)/ruff check
+
+types: venv
+	$(BIN)/mypy
+
+check: format lint types test
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

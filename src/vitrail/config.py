@@ -1,0 +1,150 @@
+"""Frozen configs, points of choice, and the one place where strings become configs.
+
+A config is a frozen keyword-only dataclass. Where a model has a real choice (which attention, which positions), the
+field's type is a `Choice`, and each alternative is a dataclass that registers itself under a name and knows how to
+build its layer::
+
+    class AttentionConfig(Choice): ...
+    @dataclass(frozen=True, kw_only=True)
+    class PerformerConfig(AttentionConfig, kind="performer"): ...
+
+`apply` turns what people type (keywords, YAML, JSON, the command line) into such configs, strictly.
+"""
+
+import dataclasses
+import types
+import typing
+from abc import ABC
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from vitrail.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+class Choice(ABC):
+    """A point of choice; each alternative subclasses it with `kind="its-name"`."""
+
+    kind: ClassVar[str] = ""
+    kinds: ClassVar[dict[str, type["Choice"]]]
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        """Registers an alternative under its kind; a direct subclass of Choice opens a new point of choice."""
+        super().__init_subclass__()
+        if Choice in cls.__bases__:
+            cls.kinds = {}
+        if kind:
+            cls.kind = kind
+            cls.kinds[kind] = cls
+
+
+def apply(config: T, changes: Mapping[str, Any], where: str = "") -> T:
+    """A copy of the config with the changes; nested mappings merge, strings name a choice, unknown keys fail."""
+    hints = typing.get_type_hints(type(config))
+    fields = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in fields:
+            raise ConfigError(
+                f"{_at(where, name)} is not an option of {type(config).__name__}; {nearest(name, fields)}"
+            )
+        values[name] = _parse(hints[name], value, getattr(config, name), _at(where, name))
+    return dataclasses.replace(config, **values)  # type: ignore[type-var]
+
+
+def to_dict(config: Any) -> Any:
+    """Plain dicts, lists and scalars, ready for JSON; a choice carries its `kind`. The inverse of `from_dict`."""
+    if dataclasses.is_dataclass(config):
+        plain = {field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        return {"kind": config.kind} | plain if hasattr(config, "kind") else plain
+    if isinstance(config, tuple):
+        return [to_dict(item) for item in config]
+    return config
+
+
+def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
+    """A config of the given class from plain data; every required field must be there, and no other."""
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in data:
+        if name not in fields:
+            raise ConfigError(f"{_at(where, name)} is not an option of {cls.__name__}; {nearest(name, fields)}")
+    required = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    if missing := [_at(where, name) for name in required if name not in data]:
+        raise ConfigError(f"{cls.__name__} needs {', '.join(missing)}")
+    return cls(**{name: _parse(hints[name], value, None, _at(where, name)) for name, value in data.items()})
+
+
+def _at(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
+    """The value as the hinted type; `current` is what a partial mapping merges into."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _parse_union(arguments, value, current, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{where} is {value!r}; {nearest(str(value), map(str, arguments))}")
+        return value
+    if origin is tuple:
+        return _parse_tuple(arguments, value, where)
+    if isinstance(hint, type) and issubclass(hint, Choice):
+        return _parse_choice(hint, value, current, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); it must be {_name(hint)}")
+    return value
+
+
+def _parse_union(options: tuple[Any, ...], value: Any, current: Any, where: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    errors = []
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _parse(option, value, current, where)
+        except ConfigError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _parse_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        if value == "none":
+            return ()
+        many = value if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
+        return tuple(_parse(arguments[0], item, None, f"{where}[{index}]") for index, item in enumerate(many))
+    # One number stands for a square: image_size=224, patch size 16.
+    many = [value] * len(arguments) if isinstance(value, int) else value
+    if not isinstance(many, Iterable) or isinstance(many, str | Mapping) or len(many := list(many)) != len(arguments):
+        raise ConfigError(f"{where} is {value!r}; it must be one number or {len(arguments)} of them")
+    return tuple(_parse(hint, item, None, where) for hint, item in zip(arguments, many, strict=True))
+
+
+def _parse_choice(base: type[Choice], value: Any, current: Any, where: str) -> Any:
+    if isinstance(value, base):
+        return value
+    data = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(sorted(base.kinds))}, or a mapping")
+    changes = {key: item for key, item in data.items() if key != "kind"}
+    kind = data.get("kind", current.kind if current is not None else None)
+    if kind not in base.kinds:
+        raise ConfigError(f"{where} has no kind {kind!r}; {nearest(str(kind), base.kinds)}")
+    if current is not None and kind == current.kind:
+        return apply(current, changes, where)
+    return from_dict(base.kinds[kind], changes, where)
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint))

@@ -1,0 +1,46 @@
+"""Every error and notice that vitrail raises, and how it names the nearest match.
+
+VitrailError
+├── ConfigError       a name, key or value that does not exist or does not fit
+├── InputError        images or tokens that a model cannot take
+├── CheckpointError   a weight file that is damaged, incomplete or of another model
+└── Unsupported       a combination that makes no sense; the message says why
+
+ResampledNotice       a warning: weights were resampled to another image size
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitrailError(Exception):
+    """Base of all errors that vitrail raises on purpose."""
+
+
+class ConfigError(VitrailError, ValueError):
+    """A name, key or value in a config, recipe or command that does not exist or does not fit."""
+
+
+class InputError(VitrailError, ValueError):
+    """Images or tokens of a shape or type that the model cannot take."""
+
+
+class CheckpointError(VitrailError):
+    """A weight file that is damaged, incomplete, or made for another model."""
+
+
+class Unsupported(VitrailError):
+    """A combination that makes no sense; the message says why."""
+
+
+class ResampledNotice(UserWarning):
+    """Says that weights tied to an image size were resampled to another one."""
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """A hint that ends an error message: the nearest of the options, or all of them where none is near."""
+    known = sorted(options)
+    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
+        return f"did you mean {close[0]!r}?"
+    shown = known if len(known) <= 12 else [*known[:12], "..."]
+    return "known: " + ", ".join(shown)

@@ -1,0 +1,89 @@
+"""The feed-forward half of a block: MLP and SwiGLU."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Choice
+from vitrail.layers.norm import NormConfig
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """GELU exact, by tanh, or CLIP's x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    if activation == "quick_gelu":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+class MLPConfig(Choice):
+    """Which feed-forward layer; `hidden` wins over `ratio` where both are given."""
+
+    @abstractmethod
+    def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
+        """The layer: B N D -> B N D."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeluMLPConfig(MLPConfig, kind="mlp"):
+    """Linear, GELU, linear; `inner_norm` normalises the hidden layer (NormFormer, arXiv:2110.09456)."""
+
+    ratio: float = 4.0
+    hidden: int | None = None
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    inner_norm: bool = False
+
+    def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
+        """The layer: B N D -> B N D."""
+        return MLP(dim, self, norm=norm, dropout=dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGLUConfig(MLPConfig, kind="swiglu"):
+    """SiLU-gated linear unit; the default ratio keeps an MLP's parameter count (Shazeer 2020, arXiv:2002.05202)."""
+
+    ratio: float = 8 / 3
+    hidden: int | None = None
+    inner_norm: bool = False
+
+    def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
+        """The layer: B N D -> B N D."""
+        return SwiGLU(dim, self, norm=norm, dropout=dropout)
+
+
+class MLP(nn.Module):
+    """B N D -> B N D through one hidden layer with GELU."""
+
+    def __init__(self, dim: int, config: GeluMLPConfig, *, norm: NormConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = config.hidden or int(dim * config.ratio)
+        self.activation = config.activation
+        self.fc1 = nn.Linear(dim, hidden)
+        self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
+        self.fc2 = nn.Linear(hidden, dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """B N D -> B N D."""
+        hidden = self.drop(activate(self.fc1(tokens), self.activation))
+        return self.drop(self.fc2(self.norm(hidden)))
+
+
+class SwiGLU(nn.Module):
+    """B N D -> B N D; `fc1` holds the gate's rows first, then the value's."""
+
+    def __init__(self, dim: int, config: SwiGLUConfig, *, norm: NormConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = config.hidden or int(dim * config.ratio)
+        self.fc1 = nn.Linear(dim, 2 * hidden)
+        self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
+        self.fc2 = nn.Linear(hidden, dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """B N D -> B N D."""
+        gate, value = self.fc1(tokens).chunk(2, dim=-1)
+        return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))

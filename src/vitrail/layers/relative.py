@@ -1,0 +1,71 @@
+"""Relative position bias: one learned number per head and offset, added to the attention logits."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.layers.patch import Grid
+from vitrail.layers.position import Gridded, PositionConfig, resample
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeConfig(PositionConfig, kind="relative"):
+    """A table over offsets (Swin, arXiv:2103.14030; with three entries for prefix tokens: BEiT, arXiv:2106.08254)."""
+
+    def build(self, num_heads: int, *, grid: Grid, num_prefix: int) -> "RelativeBias":
+        """The layer: grid -> A P+N P+N."""
+        return RelativeBias(num_heads, grid=grid, num_prefix=num_prefix)
+
+
+class RelativeBias(Gridded):
+    """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets, and three entries that touch the prefix."""
+
+    index: Tensor
+
+    def __init__(self, num_heads: int, *, grid: Grid, num_prefix: int) -> None:
+        super().__init__(grid)
+        self.num_prefix = num_prefix
+        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.table = nn.Parameter(torch.zeros(offsets + (3 if num_prefix else 0), num_heads))
+        self.register_buffer("index", relative_index(grid, num_prefix), persistent=False)
+
+    def _table_at(self, grid: Grid) -> Tensor:
+        old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
+        offsets, extra = self.table[: old[0] * old[1]], self.table[old[0] * old[1] :]
+        return torch.cat([resample(offsets, old, new), extra])
+
+    def resize(self, grid: Grid) -> None:
+        """Resamples the table in place."""
+        table = self._table_at(grid).detach().clone()
+        self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
+        self.index = relative_index(grid, self.num_prefix).to(self.index.device)
+        self.grid = grid
+
+    def forward(self, grid: Grid) -> Tensor:
+        """The bias for a grid: A P+N P+N."""
+        if grid == self.grid:
+            return self.table[self.index].permute(2, 0, 1)  # N N A -> A N N
+        index = relative_index(grid, self.num_prefix).to(self.index.device)
+        return self._table_at(grid)[index].permute(2, 0, 1)
+
+
+def relative_index(grid: Grid, num_prefix: int) -> Tensor:
+    """Which entry of the table each pair of tokens reads, query by key: P+N P+N.
+
+    The last three entries, where there is a prefix: prefix to patch, patch to prefix, prefix to prefix.
+    """
+    rows, columns = grid
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    y, x = y.flatten(), x.flatten()  # N
+    dy = y[:, None] - y[None] + rows - 1
+    dx = x[:, None] - x[None] + columns - 1
+    index = dy * (2 * columns - 1) + dx  # N N
+    if num_prefix == 0:
+        return index
+    offsets = (2 * rows - 1) * (2 * columns - 1)
+    full = torch.full((num_prefix + len(y), num_prefix + len(y)), offsets + 2)
+    full[:num_prefix, num_prefix:] = offsets
+    full[num_prefix:, :num_prefix] = offsets + 1
+    full[num_prefix:, num_prefix:] = index
+    return full

@@ -1,0 +1,37 @@
+"""What happens to a branch before it joins the residual stream: LayerScale and DropPath."""
+
+import torch
+from torch import Tensor, nn
+
+
+class LayerScale(nn.Module):
+    """A learned gain per channel, ... D -> ... D, small at the start (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(self, dim: int, value: float) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((dim,), value))
+
+    def forward(self, branch: Tensor) -> Tensor:
+        """... D -> ... D."""
+        return branch * self.gain
+
+
+class DropPath(nn.Module):
+    """Drops a sample's whole branch in training and rescales the rest (Huang et al. 2016, arXiv:1603.09382)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        """B ... -> B ...; the expectation stays the same."""
+        if not self.training or self.rate == 0.0:
+            return branch
+        keep = 1.0 - self.rate
+        mask = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep)
+        return branch * (mask / keep)
+
+
+def linear_ramp(rate: float, depth: int) -> list[float]:
+    """DropPath rates that grow from 0 in the first block to `rate` in the last."""
+    return [rate * index / max(depth - 1, 1) for index in range(depth)]

@@ -1,0 +1,118 @@
+"""The contract of every backbone: images in, `Features` out, logits on call."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import InputError, ResampledNotice
+from vitrail.layers.patch import Grid
+from vitrail.layers.position import Gridded
+
+
+class Features(NamedTuple):
+    """What a backbone saw in a batch of images."""
+
+    patches: Tensor  # B N D, rows first
+    grid: Grid  # h w
+    prefix: Tensor  # B P D: class, distillation, register tokens; P may be 0
+    pyramid: tuple[Tensor, ...]  # B C h w each, fine to coarse; a plain ViT has one level
+
+    @classmethod
+    def from_tokens(cls, tokens: Tensor, grid: Grid) -> Self:
+        """Splits B P+N D into prefix and patches: the only place that does."""
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
+        return cls(patches, grid, prefix, (patches.transpose(1, 2).unflatten(2, grid),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig:
+    """What every family's config has."""
+
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    num_classes: int = 1000
+    dynamic_size: bool = False
+
+    def grid(self, image_size: tuple[int, int]) -> Grid:
+        """The grid of the first tokens for an image size, or an error that names a size that fits."""
+        raise NotImplementedError(f"{type(self).__name__}.grid")
+
+
+class Backbone(nn.Module):
+    """Images B C H W -> logits B K; with `num_classes=0`, the pooled vector instead.
+
+    `checkpointing = True` recomputes each block in the backward pass instead of keeping its activations.
+    """
+
+    config: BackboneConfig
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.checkpointing = False
+
+    @abstractmethod
+    def features(self, images: Tensor) -> Features:
+        """Images B C H W -> Features."""
+
+    @abstractmethod
+    def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
+        """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
+
+    @abstractmethod
+    def classify(self, features: Features) -> Tensor:
+        """Features -> logits B K."""
+
+    @abstractmethod
+    def reset_head(self, num_classes: int) -> None:
+        """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images B C H W -> logits B K."""
+        return self.classify(self.features(images))
+
+    def check(self, images: Tensor) -> Grid:
+        """The grid of a batch that the model can take; otherwise a sentence on what came and what fits."""
+        config = self.config
+        if images.ndim != 4:
+            raise InputError(
+                f"images have {images.ndim} dimensions {tuple(images.shape)}; the model takes 4: batch, "
+                f"{config.channels} channels, height, width"
+                + (" (add one with images[None])" if images.ndim == 3 else "")
+            )
+        if images.shape[1] != config.channels:
+            last = (
+                " (channels stand last here: images.permute(0, 3, 1, 2))" if images.shape[3] == config.channels else ""
+            )
+            raise InputError(f"images have {images.shape[1]} channels; the model takes {config.channels}{last}")
+        if not images.is_floating_point():
+            raise InputError(f"images are {images.dtype}; the model takes floating point, e.g. images.float() / 255")
+        size = (images.shape[2], images.shape[3])
+        if size != config.image_size and not config.dynamic_size:
+            config.grid(size)
+            raise InputError(
+                f"images are {size[0]} x {size[1]}; the model is built for {config.image_size[0]} x "
+                f"{config.image_size[1]}. Move it with model.resize({size}), or build it with dynamic_size=True"
+            )
+        return config.grid(size)
+
+    @torch.no_grad()
+    def resize(self, image_size: int | tuple[int, int]) -> Self:
+        """Moves the model, in place, to another image size: resamples positions and says so."""
+        size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
+        old = self.config.image_size
+        grid = self.config.grid(size)
+        moved = [module for module in self.modules() if isinstance(module, Gridded) and module.grid != grid]
+        for module in moved:
+            module.resize(grid)
+        self.config = replace(self.config, image_size=size)
+        if any(True for module in moved for _ in module.parameters(recurse=False)):
+            sizes = f"{old[0]} x {old[1]} to {size[0]} x {size[1]}"
+            warnings.warn(f"positions resampled from {sizes} pixels", ResampledNotice, stacklevel=2)
+        return self

@@ -1,0 +1,65 @@
+"""DeiT: a ViT with a distillation token and a second head (Touvron et al. 2021, arXiv:2012.12877)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitrail.models.backbone import Features
+from vitrail.models.family import Family, Preset
+from vitrail.models.initialise import Scheme, initialise
+from vitrail.models.vit import ViT, ViTConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeiTConfig(ViTConfig):
+    """A ViT config; the distillation token and its head come with the family."""
+
+    init: Scheme = "trunc_normal"
+
+
+class DeiT(ViT):
+    """Two tokens, two heads: training gives each its own loss, `classify` answers with their mean."""
+
+    distillation = True
+
+    def __init__(self, config: DeiTConfig) -> None:
+        super().__init__(config)
+        self.distillation_head = self._new_head()
+        initialise(self.distillation_head, config.init, name="distillation_head")
+
+    def heads(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Features -> the logits B K of the class token's head and of the distillation token's head."""
+        return self.head(self.pooled(features)), self.distillation_head(self.pool_norm(features.prefix[:, 1]))
+
+    def classify(self, features: Features) -> Tensor:
+        """Features -> logits B K: the mean of both heads."""
+        by_class, by_distillation = self.heads(features)
+        return (by_class + by_distillation) / 2
+
+    def reset_head(self, num_classes: int) -> None:
+        """Replaces both heads by fresh ones for another number of classes; 0 takes them away."""
+        super().reset_head(num_classes)
+        self.distillation_head = self._new_head().to(next(self.blocks.parameters()))
+        initialise(self.distillation_head, self.config.init, name="distillation_head")
+
+
+def _size(dim: int, num_heads: int) -> Preset:
+    name = {192: "tiny", 384: "small", 768: "base"}[dim]
+    return Preset(
+        DeiTConfig(dim=dim, depth=12, num_heads=num_heads),
+        weights=f"timm deit_{name}_distilled_patch16_*; hf facebook/deit-{name}-distilled-patch16-224",
+    )
+
+
+DEIT = Family(
+    name="deit",
+    config=DeiTConfig,
+    module=DeiT,
+    paper="arXiv:2012.12877",
+    idea="A ViT that learns from ImageNet alone: a second token learns from a teacher, usually a CNN.",
+    presets={
+        "deit_tiny_distilled_patch16": _size(192, 3),
+        "deit_small_distilled_patch16": _size(384, 6),
+        "deit_base_distilled_patch16": _size(768, 12),
+    },
+)

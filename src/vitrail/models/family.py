@@ -1,0 +1,26 @@
+"""What a model family tells the registry about itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vitrail.models.backbone import BackboneConfig
+
+
+class Preset(NamedTuple):
+    """A named size, and the published weights that fit it."""
+
+    config: BackboneConfig
+    weights: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One file in `models/`: how its models are configured, built and named."""
+
+    name: str
+    config: type[BackboneConfig]
+    module: Any  # a Backbone, built from its own config class
+    paper: str
+    idea: str
+    presets: Mapping[str, Preset]

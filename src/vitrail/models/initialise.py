@@ -1,0 +1,57 @@
+"""The published initialisations of vision transformers."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.init import constant_, normal_, trunc_normal_, xavier_uniform_, zeros_
+
+from vitrail.layers.pool import AttentionPool
+from vitrail.layers.position import FactoredPosition, LearnedPosition
+from vitrail.layers.tokens import PrefixTokens
+
+Scheme = Literal["paper", "trunc_normal"]
+
+
+def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
+    """Fills a model, or the part of one that stands under `name`, with fresh weights.
+
+    "paper": Xavier-uniform linear maps, LeCun-normal patches, a head of zeros (arXiv:2010.11929 and its JAX code).
+    "trunc_normal": a truncated normal of 0.02 throughout (DeiT, arXiv:2012.12877, and most that followed).
+    """
+    for path, module in model.named_modules(prefix=name):
+        if isinstance(module, nn.Linear):
+            _linear(module, path, scheme)
+        elif isinstance(module, nn.Conv2d) and scheme == "paper":
+            fan_in = module.in_channels * module.kernel_size[0] * module.kernel_size[1]
+            trunc_normal_(module.weight, std=math.sqrt(1 / fan_in) / 0.87962566103423978)
+            if module.bias is not None:
+                zeros_(module.bias)
+        elif isinstance(module, LearnedPosition):
+            normal_(module.table, std=0.02) if scheme == "paper" else trunc_normal_(module.table, std=0.02)
+        elif isinstance(module, FactoredPosition):
+            normal_(module.rows, std=0.02)
+            normal_(module.columns, std=0.02)
+        elif isinstance(module, PrefixTokens):
+            for token in module.parameters():
+                zeros_(token) if scheme == "paper" else trunc_normal_(token, std=0.02)
+        elif isinstance(module, AttentionPool):
+            xavier_uniform_(module.query)
+
+
+@torch.no_grad()
+def _linear(module: nn.Linear, path: str, scheme: Scheme) -> None:
+    if scheme == "trunc_normal":
+        trunc_normal_(module.weight, std=0.02)
+    elif path.rsplit(".", maxsplit=1)[-1].endswith("head"):
+        zeros_(module.weight)
+    else:
+        # A fused projection is filled part by part, as if its maps stood alone.
+        for part in module.weight.chunk({"qkv": 3, "kv": 2}.get(path.rsplit(".", maxsplit=1)[-1], 1)):
+            xavier_uniform_(part)
+    if module.bias is not None:
+        if scheme == "paper" and ".mlp." in path:
+            normal_(module.bias, std=1e-6)
+        else:
+            constant_(module.bias, 0.0)

@@ -1,0 +1,57 @@
+"""Every family and every named model; a new family is one line here."""
+
+import fnmatch
+import re
+from typing import Any
+
+from vitrail.config import apply
+from vitrail.errors import ConfigError, nearest
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.deit import DEIT
+from vitrail.models.family import Family, Preset
+from vitrail.models.vit_presets import VIT
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (VIT, DEIT)}
+
+
+def create(name: str, **changes: Any) -> Backbone:
+    """A model by name, with fresh weights; keywords change its config: num_classes=10, position="rope", ...
+
+    Choices take a name, a mapping that changes some of their options, or a config:
+    `create("vit_small_patch16", attention={"qk_norm": True})`. timm's names are accepted:
+    "vit_base_patch16_384.augreg_in1k" is vit_base_patch16 at 384 x 384.
+    """
+    family, config = resolve(name)
+    return build(family, apply(config, changes))
+
+
+def build(family: Family, config: BackboneConfig) -> Backbone:
+    """The model of a family for a config."""
+    model: Backbone = family.module(config)
+    return model
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of all models that match a pattern such as "vit_*_patch16"; a bare word matches anywhere."""
+    wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
+    return [name for name in presets() if fnmatch.fnmatchcase(name, wild)]
+
+
+def presets() -> dict[str, Preset]:
+    """All named sizes, in the order of the families."""
+    return {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
+
+
+def resolve(name: str) -> tuple[Family, BackboneConfig]:
+    """The family and config behind a name of ours or of timm's."""
+    for family in FAMILIES.values():
+        if name in family.presets:
+            return family, family.presets[name].config
+    # timm adds the image size and, after a dot, the training that made the weights.
+    if match := re.fullmatch(r"(.+)_(\d{2,4})", name.split(".", maxsplit=1)[0]):
+        for family in FAMILIES.values():
+            if match[1] in family.presets:
+                return family, apply(family.presets[match[1]].config, {"image_size": int(match[2])})
+    if "." in name and (known := name.split(".", maxsplit=1)[0]) in presets():
+        return resolve(known)
+    raise ConfigError(f"there is no model {name!r}; {nearest(name, presets())}")

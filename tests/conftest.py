@@ -1,0 +1,16 @@
+"""Settings that must stand before torch is imported, and determinism for every test."""
+
+import os
+
+# oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two workers on two cores: more threads would only wait for each other
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
