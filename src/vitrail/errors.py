@@ -7,6 +7,7 @@ VitrailError
 └── Unsupported       a combination that makes no sense; the message says why
 
 ResampledNotice       a warning: weights were resampled to another image size
+    HeadNotice            a warning: the head was replaced by a fresh one
 """
 
 import difflib
@@ -35,6 +36,10 @@ class Unsupported(VitrailError):
 
 class ResampledNotice(UserWarning):
     """Says that weights tied to an image size were resampled to another one."""
+
+
+class HeadNotice(UserWarning):
+    """Says that a head was replaced by a fresh, untrained one."""
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

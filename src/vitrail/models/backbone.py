@@ -47,7 +47,8 @@ class BackboneConfig:
 class Backbone(nn.Module):
     """Images B C H W -> logits B K; with `num_classes=0`, the pooled vector instead.
 
-    `checkpointing = True` recomputes each block in the backward pass instead of keeping its activations.
+    `checkpointing = True` recomputes each block in the backward pass instead of keeping its activations; `labels`
+    names the classes where they are known.
     """
 
     config: BackboneConfig
@@ -56,6 +57,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = config
         self.checkpointing = False
+        self.labels: tuple[str, ...] | None = None
 
     @abstractmethod
     def features(self, images: Tensor) -> Features:

@@ -31,6 +31,14 @@ def build(family: Family, config: BackboneConfig) -> Backbone:
     return model
 
 
+def family_of(model: Backbone) -> Family:
+    """The family that a model was built by."""
+    for family in FAMILIES.values():
+        if type(model) is family.module:
+            return family
+    raise ConfigError(f"{type(model).__name__} is no registered family; known: {', '.join(FAMILIES)}")
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """The names of all models that match a pattern such as "vit_*_patch16"; a bare word matches anywhere."""
     wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"

@@ -154,5 +154,6 @@ class ViT(Backbone):
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
         self.config = replace(self.config, num_classes=num_classes)
+        self.labels = None
         self.head = self._new_head().to(next(self.blocks.parameters()))
         initialise(self.head, self.config.init, name="head")

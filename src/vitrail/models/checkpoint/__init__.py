@@ -1,0 +1,104 @@
+"""Weights in and out: `load` and `convert` read vitrail, timm, Hugging Face and torchvision; `save` writes our own."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from vitrail.errors import CheckpointError, ConfigError, HeadNotice, nearest
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint.dialect import Dialect, to_ours
+from vitrail.models.checkpoint.files import Weights, digest, read, write_json, write_tensors
+from vitrail.models.checkpoint.hub import locate
+from vitrail.models.checkpoint.huggingface import HuggingFace
+from vitrail.models.checkpoint.timm import Timm
+from vitrail.models.checkpoint.torchvision import Torchvision
+from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
+from vitrail.models.registry import FAMILIES, build, resolve
+
+__all__ = ["convert", "load", "save"]
+
+DIALECTS: dict[str, Dialect] = {each.name: each for each in (Vitrail(), HuggingFace(), Torchvision(), Timm())}
+
+
+def load(
+    source: str | Path,
+    *,
+    model: str | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Backbone:
+    """A model with the weights of a file, a folder or `hf-hub:owner/name[@revision]`, ready for use (`eval`).
+
+    The project that wrote the weights is recognised; the architecture comes from the config beside them, or from the
+    tensors' shapes, or from `model`, the name of a model, where neither tells enough. Nothing may be missing or left
+    over. `image_size` resamples positions; `num_classes` replaces the head by a fresh one; both say so.
+    """
+    weights = read(locate(source))
+    hint = None if model is None else resolve(model)[1]
+    found = _recognise(weights).read(weights, hint)
+    backbone = build(FAMILIES[found.family], found.config)
+    try:
+        state = to_ours(found, backbone)
+    except CheckpointError as error:
+        raise CheckpointError(f"{weights.path}: {error}") from error
+    backbone.load_state_dict(state)
+    backbone.labels = tuple(found.labels) if found.labels else None
+    if image_size is not None:
+        backbone.resize(image_size)
+    if num_classes is not None and num_classes != found.config.num_classes:
+        backbone.reset_head(num_classes)
+        message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
+        warnings.warn(message, HeadNotice, stacklevel=2)
+    return backbone.to(dtype).eval()
+
+
+def _recognise(weights: Weights) -> Dialect:
+    for dialect in DIALECTS.values():
+        if dialect.recognises(weights):
+            return dialect
+    some = ", ".join(sorted(weights.tensors)[:6])
+    raise CheckpointError(
+        f"{weights.path} is not recognised as {', '.join(DIALECTS)}; it holds {len(weights.tensors)} tensors: {some}"
+    )
+
+
+def save(model: Backbone, path: str | Path) -> Path:
+    """Writes a model to a folder (model.safetensors and config.json) or to one .safetensors file; returns the file.
+
+    Each file is whole or not there at all, and carries a checksum that `load` verifies.
+    """
+    path = Path(path)
+    about = describe_model(model)
+    header = json.dumps(about)
+    state = model.state_dict()
+    file = path if path.suffix == ".safetensors" else path / "model.safetensors"
+    write_tensors(file, state, {"format": "pt", "vitrail": header, "sha256": digest(header, state)})
+    if file != path:
+        write_json(path / "config.json", about)
+    return file
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    to: Literal["vitrail", "timm", "hf"] = "vitrail",
+    model: str | None = None,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+) -> Path:
+    """Rewrites any known checkpoint as a folder that vitrail, timm or Hugging Face loads; returns the weight file."""
+    if to not in ("vitrail", "timm", "hf"):
+        raise ConfigError(f"cannot convert to {to!r}; {nearest(to, ('vitrail', 'timm', 'hf'))}")
+    loaded = load(source, model=model, num_classes=num_classes, image_size=image_size)
+    if to == "vitrail":
+        return save(loaded, out)
+    foreign = DIALECTS[to].write(loaded)
+    folder = Path(out)
+    write_tensors(folder / "model.safetensors", foreign.tensors, {"format": "pt"})
+    write_json(folder / "config.json", foreign.config)
+    return folder / "model.safetensors"

@@ -1,0 +1,152 @@
+"""How another project's tensors become ours and back: tables of rules, applied strictly in both directions."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import CheckpointError
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.files import Weights
+
+
+class Rule(NamedTuple):
+    """One tensor of ours and the tensor, or the parts, that another project keeps it in.
+
+    Several parts are joined along the first axis, or stacked into a new one. `lead` counts the axes of length 1 that
+    stand before theirs and not before ours: (1, N, D) is N D with a lead of 1. `{i}` in both names runs over blocks.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    lead: int = 0
+    stack: bool = False
+
+
+def rule(ours: str, *theirs: str, lead: int = 0, stack: bool = False) -> Rule:
+    """A rule; one without a name of theirs keeps ours."""
+    return Rule(ours, theirs or (ours,), lead, stack)
+
+
+def linear(ours: str, *theirs: str) -> list[Rule]:
+    """The two rules of a layer with weight and bias."""
+    return [rule(f"{ours}.{part}", *(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a dialect makes of a checkpoint: which model it is, and how its tensors are named."""
+
+    family: str
+    config: BackboneConfig
+    tensors: Mapping[str, Tensor]
+    rules: Sequence[Rule]
+    ignored: str = r"(?!)"  # a pattern of tensors that are left behind on purpose; by default none
+    labels: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """A model in another project's words: tensors by its names, and the config.json it reads."""
+
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Dialect(Protocol):
+    """One project's way of naming tensors and writing configs."""
+
+    name: str
+
+    def recognises(self, weights: Weights) -> bool:
+        """Whether the tensors' names, or the config beside them, are of this project."""
+        ...
+
+    def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
+        """The model behind the weights; `hint` is the config of a model that the caller named."""
+        ...
+
+    def write(self, model: Backbone) -> Foreign:
+        """The model in this project's words, or Unsupported where it has none for it."""
+        ...
+
+
+def to_ours(found: Found, model: Backbone) -> dict[str, Tensor]:
+    """A complete state dict for the model; a missing, surplus or misshaped tensor is an error that lists it."""
+    wanted = model.state_dict()
+    left = {name for name in found.tensors if not re.fullmatch(found.ignored, name)}
+    state: dict[str, Tensor] = {}
+    missing, misshaped = [], []
+    for each in expand(found.rules, depth_of(wanted)):
+        if each.ours not in wanted:
+            continue
+        if absent := [name for name in each.theirs if name not in found.tensors]:
+            missing += absent
+            continue
+        left -= set(each.theirs)
+        try:
+            tensor = _join(each, [found.tensors[name] for name in each.theirs])
+        except (RuntimeError, IndexError):
+            tensor = found.tensors[each.theirs[0]]
+        if tensor.shape != wanted[each.ours].shape:
+            shapes = ", ".join(f"{name} {tuple(found.tensors[name].shape)}" for name in each.theirs)
+            misshaped.append(f"{shapes} for {each.ours} {tuple(wanted[each.ours].shape)}")
+            continue
+        state[each.ours] = tensor
+    ruled = {each.ours for each in expand(found.rules, depth_of(wanted))}
+    missing += [f"(any name for) {name}" for name in wanted if name not in ruled]
+    if missing or left or misshaped:
+        raise CheckpointError(_complaint(missing=missing, surplus=sorted(left), misshaped=misshaped))
+    return state
+
+
+def to_theirs(model: Backbone, rules: Iterable[Rule]) -> dict[str, Tensor]:
+    """The model's tensors by another project's names; every tensor of ours must have a rule."""
+    state = model.state_dict()
+    tensors: dict[str, Tensor] = {}
+    for each in expand(rules, depth_of(state)):
+        if each.ours in state:
+            tensors |= zip(each.theirs, _split(each, state.pop(each.ours)), strict=True)
+    if state:
+        raise CheckpointError(f"no rule names these tensors: {', '.join(state)}")
+    return tensors
+
+
+def expand(rules: Iterable[Rule], depth: int) -> list[Rule]:
+    """Writes out `{i}` for every block."""
+    out = []
+    for each in rules:
+        for i in range(depth) if "{i}" in each.ours else [0]:
+            ours, theirs = each.ours.replace("{i}", str(i)), tuple(name.replace("{i}", str(i)) for name in each.theirs)
+            out.append(each._replace(ours=ours, theirs=theirs))
+    return out
+
+
+def depth_of(names: Iterable[str], pattern: str = r"blocks\.(\d+)\.") -> int:
+    """How many blocks a list of tensor names speaks of."""
+    return max((int(match[1]) + 1 for name in names if (match := re.match(pattern, name))), default=0)
+
+
+def _join(each: Rule, parts: list[Tensor]) -> Tensor:
+    for _ in range(each.lead):
+        parts = [part.squeeze(0) for part in parts]
+    if each.stack:
+        return torch.stack(parts)
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _split(each: Rule, tensor: Tensor) -> list[Tensor]:
+    parts = list(tensor.unbind(0) if each.stack else tensor.chunk(len(each.theirs)))
+    return [part[(None,) * each.lead] for part in parts]
+
+
+def _complaint(*, missing: list[str], surplus: list[str], misshaped: list[str]) -> str:
+    lines = ["the checkpoint does not fit the model:"]
+    for word, names in (("missing", missing), ("surplus", surplus), ("misshaped", misshaped)):
+        if names:
+            shown = names if len(names) <= 20 else [*names[:20], f"... and {len(names) - 20} more"]
+            lines.append(f"  {word} ({len(names)}): " + "; ".join(shown))
+    return "\n".join(lines)

@@ -1,0 +1,193 @@
+"""Weight files: reading those of anyone, writing our own so that they are whole or not there at all."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.errors import CheckpointError, nearest
+
+# The names under which training scripts tuck away the weights beside optimisers and counters.
+_WRAPPERS = ("model_ema", "model", "state_dict", "model_state_dict", "module")
+_PICKLES = (".pth", ".pt", ".bin", ".tar")
+# In a folder, the first of these that is there is the checkpoint.
+_USUAL = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What a checkpoint holds, before anyone has asked what model it is of."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    config: dict[str, Any] | None = None  # config.json beside the file
+    metadata: Mapping[str, str]  # the header of a safetensors file
+
+
+def read(path: Path) -> Weights:
+    """Reads a file, a sharded file's index, or a folder that holds one of them."""
+    if not path.exists():
+        siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = f"; {nearest(path.name, siblings)}" if siblings else ""
+        raise CheckpointError(f"there is no {path}{hint}")
+    file = _find(path) if path.is_dir() else path
+    if file.name.endswith(".index.json"):
+        tensors, metadata = _read_shards(file)
+    else:
+        tensors, metadata = _read_file(file)
+    return Weights(path=file, tensors=tensors, metadata=metadata, config=_read_json(file.parent / "config.json"))
+
+
+def _find(folder: Path) -> Path:
+    for name in _USUAL:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(item for item in folder.iterdir() if item.suffix in (".safetensors", *_PICKLES))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise CheckpointError(f"{folder} holds no weights: no .safetensors, {', '.join(_PICKLES)} file")
+    raise CheckpointError(f"{folder} holds several weight files; name one of {', '.join(item.name for item in found)}")
+
+
+def _read_file(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if file.suffix == ".safetensors":
+        return _read_safetensors(file)
+    if file.suffix in _PICKLES:
+        return _read_pickle(file), {}
+    raise CheckpointError(f"{file} is no weight file: it must end in .safetensors, {', '.join(_PICKLES)}")
+
+
+def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(file, framework="pt") as handle:
+            return {name: handle.get_tensor(name) for name in handle.keys()}, handle.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+
+
+def _read_pickle(file: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read safely: it is damaged, or it holds more than tensors. Only the tensors of a "
+            f"pickle are ever loaded (weights_only=True): {str(error).splitlines()[0]}"
+        ) from error
+    tensors = _unwrap(content)
+    if not tensors:
+        raise CheckpointError(f"{file} holds no tensors under any of the usual names: {', '.join(_WRAPPERS)}")
+    return tensors
+
+
+def _unwrap(content: Any) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        return {}
+    for name in _WRAPPERS:
+        if isinstance(content.get(name), Mapping):
+            return _unwrap(content[name])
+    return {name.removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
+
+
+def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    content = _read_json(index) or {}
+    where = content.get("weight_map")
+    if not isinstance(where, dict):
+        raise CheckpointError(f"{index} has no weight_map")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(where.values())):
+        shard = index.parent / name
+        if shard.parent != index.parent or not shard.is_file():
+            raise CheckpointError(f"{index} names the shard {name}, which is not beside it")
+        tensors |= _read_file(shard)[0]
+    if wrong := sorted(set(where) ^ set(tensors)):
+        raise CheckpointError(f"{index} and its shards disagree on {len(wrong)} tensors: {', '.join(wrong[:8])}")
+    return tensors, {}
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} is no JSON object")
+    return content
+
+
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """A SHA-256 over a text and all tensors: names, types, shapes and contents."""
+    total = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file, whole or not at all."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(file, lambda new: save_file(plain, new, dict(metadata)))
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_atomically(file, lambda new: new.write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
+    """Lets `write` fill a temporary file, forces it to disk, and puts it in the place of `file`."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _temporary(file) as new:
+            write(new)
+            _sync(new)
+            new.chmod(0o666 & ~_umask())
+            new.replace(file)
+        _sync(file.parent)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} could not be written, what was there before is untouched: {error}") from error
+
+
+@contextlib.contextmanager
+def _temporary(file: Path) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

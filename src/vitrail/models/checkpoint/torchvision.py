@@ -1,0 +1,59 @@
+"""torchvision's vit_b_16 and its siblings."""
+
+from vitrail.errors import Unsupported
+from vitrail.layers.mlp import GeluMLPConfig
+from vitrail.layers.patch import LinearPatchConfig
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of, linear, rule
+from vitrail.models.checkpoint.files import Weights
+from vitrail.models.checkpoint.shapes import square_grid, usual_heads
+from vitrail.models.vit import ViTConfig
+
+_BLOCK = "encoder.layers.encoder_layer_{i}"
+RULES = [
+    *linear("patch.projection", "conv_proj"),
+    rule("prefix.class_token", "class_token", lead=1),
+    rule("position.0.table", "encoder.pos_embedding", lead=1),
+    *linear("blocks.{i}.norm1", f"{_BLOCK}.ln_1"),
+    rule("blocks.{i}.attention.qkv.weight", f"{_BLOCK}.self_attention.in_proj_weight"),
+    rule("blocks.{i}.attention.qkv.bias", f"{_BLOCK}.self_attention.in_proj_bias"),
+    *linear("blocks.{i}.attention.projection", f"{_BLOCK}.self_attention.out_proj"),
+    *linear("blocks.{i}.norm2", f"{_BLOCK}.ln_2"),
+    *linear("blocks.{i}.mlp.fc1", f"{_BLOCK}.mlp.0"),
+    *linear("blocks.{i}.mlp.fc2", f"{_BLOCK}.mlp.3"),
+    *linear("norm", "encoder.ln"),
+    *linear("head", "heads.head"),
+]
+
+
+class Torchvision:
+    """`torchvision.models.vit_*`; its files carry no config, so everything is read off the shapes."""
+
+    name = "torchvision"
+
+    def recognises(self, weights: Weights) -> bool:
+        """Whether the tensors' names are torchvision's."""
+        return {"conv_proj.weight", "encoder.pos_embedding"} <= set(weights.tensors)
+
+    def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
+        """The model behind the weights."""
+        tensors = {name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): tensor
+                   for name, tensor in weights.tensors.items()}  # fmt: skip  # the names before torchvision 0.12
+        dim, channels, *patch = tensors["conv_proj.weight"].shape
+        rows, columns = square_grid(tensors["encoder.pos_embedding"].shape[1] - 1, weights.path)
+        block = _BLOCK.format(i=0)
+        config = ViTConfig(
+            dim=dim,
+            depth=depth_of(tensors, r"encoder\.layers\.encoder_layer_(\d+)\."),
+            num_heads=hint.num_heads if isinstance(hint, ViTConfig) else usual_heads(dim, weights.path),
+            image_size=(rows * patch[0], columns * patch[1]),
+            channels=channels,
+            num_classes=len(tensors["heads.head.bias"]) if "heads.head.bias" in tensors else 0,
+            patch=LinearPatchConfig(size=(patch[0], patch[1])),
+            mlp=GeluMLPConfig(hidden=len(tensors[f"{block}.mlp.0.bias"])),
+        )
+        return Found(family="vit", config=config, tensors=tensors, rules=RULES)
+
+    def write(self, model: Backbone) -> Foreign:
+        """torchvision reads no config, and has only its own few sizes."""
+        raise Unsupported("vitrail does not write torchvision's format; convert to vitrail, timm or hf")

@@ -1,0 +1,69 @@
+"""Our own format: the config and a checksum travel in the header of the safetensors file."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail import __version__
+from vitrail.config import from_dict, to_dict
+from vitrail.errors import CheckpointError, ConfigError, nearest
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.dialect import Foreign, Found, rule
+from vitrail.models.checkpoint.files import Weights, digest
+from vitrail.models.registry import FAMILIES, family_of
+
+
+class Vitrail:
+    """What `save` writes."""
+
+    name = "vitrail"
+
+    def recognises(self, weights: Weights) -> bool:
+        """Whether the header is ours, or the config beside the file is."""
+        return "vitrail" in weights.metadata or (weights.config or {}).get("library") == "vitrail"
+
+    def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
+        """The model behind the weights, after the checksum has been verified."""
+        header = weights.metadata.get("vitrail")
+        if header is None or weights.metadata.get("sha256") != digest(header, weights.tensors):
+            raise CheckpointError(f"{weights.path} was changed after it was saved: its checksum does not match")
+        about = json.loads(header)
+        beside = weights.config
+        if beside is not None and beside.get("library") == "vitrail" and beside != about:
+            raise CheckpointError(
+                f"{weights.path.parent / 'config.json'} does not belong to {weights.path.name}: it was edited, or a "
+                f"save was interrupted. {weights.path.name} is complete without it: delete config.json to load it"
+            )
+        if about["family"] not in FAMILIES:
+            raise CheckpointError(
+                f"{weights.path} is of family {about['family']!r}; {nearest(about['family'], FAMILIES)}"
+            )
+        try:
+            config = from_dict(FAMILIES[about["family"]].config, about["config"])
+        except ConfigError as error:
+            saved = about.get("version", "?")
+            raise CheckpointError(
+                f"{weights.path} was saved by vitrail {saved}; this is {__version__}: {error}"
+            ) from error
+        return Found(
+            family=about["family"],
+            config=config,
+            tensors=weights.tensors,
+            rules=[rule(name) for name in weights.tensors],
+            labels=about.get("labels"),
+        )
+
+    def write(self, model: Backbone) -> Foreign:
+        """The model as it is, with what `read` needs to build it again."""
+        return Foreign(tensors=model.state_dict(), config=describe_model(model))
+
+
+def describe_model(model: Backbone) -> Mapping[str, Any]:
+    """What config.json and the header say of a model."""
+    return {
+        "library": "vitrail",
+        "version": __version__,
+        "family": family_of(model).name,
+        "config": to_dict(model.config),
+        "labels": list(model.labels) if model.labels else None,
+    }
