@@ -139,7 +139,7 @@ def _parse_choice(base: type[Choice], value: Any, current: Any, where: str) -> A
         raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(sorted(base.kinds))}, or a mapping")
     changes = {key: item for key, item in data.items() if key != "kind"}
     kind = data.get("kind", current.kind if current is not None else None)
-    if kind not in base.kinds:
+    if not isinstance(kind, str) or kind not in base.kinds:
         raise ConfigError(f"{where} has no kind {kind!r}; {nearest(str(kind), base.kinds)}")
     if current is not None and kind == current.kind:
         return apply(current, changes, where)

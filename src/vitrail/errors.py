@@ -6,8 +6,9 @@ VitrailError
 ├── CheckpointError   a weight file that is damaged, incomplete or of another model
 └── Unsupported       a combination that makes no sense; the message says why
 
-ResampledNotice       a warning: weights were resampled to another image size
-    HeadNotice            a warning: the head was replaced by a fresh one
+Notice                a warning: something was done that a person should know
+├── ResampledNotice   weights were resampled to another image size
+└── HeadNotice        the head was replaced by a fresh one
 """
 
 import difflib
@@ -34,11 +35,15 @@ class Unsupported(VitrailError):
     """A combination that makes no sense; the message says why."""
 
 
-class ResampledNotice(UserWarning):
+class Notice(UserWarning):
+    """Something that was done and that a person should know."""
+
+
+class ResampledNotice(Notice):
     """Says that weights tied to an image size were resampled to another one."""
 
 
-class HeadNotice(UserWarning):
+class HeadNotice(Notice):
     """Says that a head was replaced by a fresh, untrained one."""
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import ConfigError
+
 
 class LayerScale(nn.Module):
     """A learned gain per channel, ... D -> ... D, small at the start (Touvron et al. 2021, arXiv:2103.17239)."""
@@ -21,6 +23,8 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
+        if not 0.0 <= rate < 1.0:
+            raise ConfigError(f"drop_path is {rate}; it must be at least 0 and less than 1")
         self.rate = rate
 
     def forward(self, branch: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Rope(Gridded):
         """B A P+N d -> B A P+N d."""
         cos, sin = self.cos, self.sin
         if grid != self.grid:
-            cos, sin = (table.to(heads) for table in self._tables(grid))
+            cos, sin = (table.to(self.cos) for table in self._tables(grid))
         return heads * cos + self._quarter_turn(heads) * sin
 
     def _quarter_turn(self, heads: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.errors import InputError, ResampledNotice
@@ -104,7 +103,6 @@ class Backbone(nn.Module):
             )
         return config.grid(size)
 
-    @torch.no_grad()
     def resize(self, image_size: int | tuple[int, int]) -> Self:
         """Moves the model, in place, to another image size: resamples positions and says so."""
         size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
@@ -115,6 +113,6 @@ class Backbone(nn.Module):
             module.resize(grid)
         self.config = replace(self.config, image_size=size)
         if any(True for module in moved for _ in module.parameters(recurse=False)):
-            sizes = f"{old[0]} x {old[1]} to {size[0]} x {size[1]}"
-            warnings.warn(f"positions resampled from {sizes} pixels", ResampledNotice, stacklevel=2)
+            message = f"positions resampled from {old[0]} x {old[1]} to {size[0]} x {size[1]} pixels"
+            warnings.warn(message, ResampledNotice, stacklevel=2)
         return self

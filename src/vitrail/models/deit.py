@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from vitrail.errors import ConfigError
 from vitrail.models.backbone import Features
 from vitrail.models.family import Family, Preset
 from vitrail.models.initialise import Scheme, initialise
@@ -23,6 +24,11 @@ class DeiT(ViT):
     distillation = True
 
     def __init__(self, config: DeiTConfig) -> None:
+        if not config.class_token or config.pool.width(config.dim) != config.dim:
+            raise ConfigError(
+                f"a distilled model needs a class token and a pool of the width of one token; class_token is "
+                f"{config.class_token}, pool is {config.pool.kind!r}"
+            )
         super().__init__(config)
         self.distillation_head = self._new_head()
         initialise(self.distillation_head, config.init, name="distillation_head")

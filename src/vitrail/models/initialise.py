@@ -25,7 +25,8 @@ def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
             _linear(module, path, scheme)
         elif isinstance(module, nn.Conv2d) and scheme == "paper":
             fan_in = module.in_channels * module.kernel_size[0] * module.kernel_size[1]
-            trunc_normal_(module.weight, std=math.sqrt(1 / fan_in) / 0.87962566103423978)
+            std = math.sqrt(1 / fan_in) / 0.87962566103423978  # what cutting at two deviations takes away
+            trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
             if module.bias is not None:
                 zeros_(module.bias)
         elif isinstance(module, LearnedPosition):

@@ -50,16 +50,26 @@ def presets() -> dict[str, Preset]:
     return {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
 
 
+def is_known(name: str) -> bool:
+    """Whether `create` knows a name, ours or timm's."""
+    return _named(name) is not None
+
+
 def resolve(name: str) -> tuple[Family, BackboneConfig]:
     """The family and config behind a name of ours or of timm's."""
-    for family in FAMILIES.values():
-        if name in family.presets:
-            return family, family.presets[name].config
+    found = _named(name)
+    if found is None:
+        raise ConfigError(f"there is no model {name!r}; {nearest(name, presets())}")
+    return found
+
+
+def _named(name: str) -> tuple[Family, BackboneConfig] | None:
     # timm adds the image size and, after a dot, the training that made the weights.
-    if match := re.fullmatch(r"(.+)_(\d{2,4})", name.split(".", maxsplit=1)[0]):
-        for family in FAMILIES.values():
-            if match[1] in family.presets:
-                return family, apply(family.presets[match[1]].config, {"image_size": int(match[2])})
-    if "." in name and (known := name.split(".", maxsplit=1)[0]) in presets():
-        return resolve(known)
-    raise ConfigError(f"there is no model {name!r}; {nearest(name, presets())}")
+    bare = name.split(".", maxsplit=1)[0]
+    sized = re.fullmatch(r"(.+)_(\d{2,4})", bare)
+    for family in FAMILIES.values():
+        if bare in family.presets:
+            return family, family.presets[bare].config
+        if sized and sized[1] in family.presets:
+            return family, apply(family.presets[sized[1]].config, {"image_size": int(sized[2])})
+    return None

@@ -137,7 +137,7 @@ class ViT(Backbone):
         wanted = [layer % depth for layer in chosen]
         found: dict[int, Features] = {}
         tokens, grid = self.embed(images)
-        for index, block in enumerate(self.blocks[: max(wanted) + 1]):
+        for index, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):
             tokens = self.run(block, tokens, grid)
             if index in wanted:
                 found[index] = Features.from_tokens(tokens, grid)

@@ -1,9 +1,10 @@
 """The named sizes of plain ViTs: the paper's, the 32 px models, and the descendants whose weights people have."""
 
 from dataclasses import replace
+from typing import Literal
 
 from vitrail.layers.attention import SoftmaxConfig
-from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig
+from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig
 from vitrail.layers.patch import LinearPatchConfig
 from vitrail.layers.pool import AttentionPoolConfig, MeanPoolConfig
@@ -18,6 +19,7 @@ SIZES = {  # dim, depth, heads (arXiv:2010.11929, table 1; tiny and small: arXiv
     "small": (384, 12, 6),
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
+    "so400m": (1152, 27, 16),  # shape-optimised, arXiv:2305.13035
     "huge": (1280, 32, 16),
 }
 
@@ -36,7 +38,7 @@ def _plain() -> dict[str, Preset]:
         "huge14": "vit_h_14",
     }
     presets = {}
-    for size in SIZES:
+    for size in ("tiny", "small", "base", "large", "huge"):
         for patch in (8, 14, 16, 32):
             weights = f"timm vit_{size}_patch{patch}_*"
             if name := torchvision.get(f"{size}{patch}"):
@@ -103,8 +105,11 @@ def _dinov2(size: str, registers: int = 0) -> Preset:
     return Preset(config, f"timm vit_{size}_patch14{tag}_dinov2.*; hf facebook/dinov2{hf}-{size}")
 
 
-def _dinov3(dim: int, depth: int, num_heads: int, **changes: object) -> Preset:
-    """DINOv3 (arXiv:2508.10104): rotary positions alone, four registers, LayerScale, no bias on keys."""
+def _dinov3(dim: int, depth: int, num_heads: int, *, mlp: MLPConfig, bias: Literal["qv", "none"] = "none") -> Preset:
+    """DINOv3 (arXiv:2508.10104): rotary positions alone, four registers, LayerScale.
+
+    The published biases of queries and values are zeros, so that timm leaves them out, but for its `_qkvb` models.
+    """
     config = ViTConfig(
         dim=dim,
         depth=depth,
@@ -113,12 +118,30 @@ def _dinov3(dim: int, depth: int, num_heads: int, **changes: object) -> Preset:
         num_classes=0,
         position=(RopeConfig(theta=100.0, coordinates="centred", pairs="halves"),),
         registers=4,
-        attention=SoftmaxConfig(bias="qv"),
+        attention=SoftmaxConfig(bias=bias),
+        mlp=mlp,
         norm=LayerNormConfig(eps=1e-5),
         layer_scale=1e-5,
+        pool=MeanPoolConfig(),
         init="trunc_normal",
     )
-    return Preset(replace(config, **changes), "timm vit_*_patch16_dinov3*; hf facebook/dinov3-vit*")  # type: ignore[arg-type]
+    tag = "_qkvb" if bias == "qv" else ""
+    return Preset(config, f"timm vit_*_patch16_dinov3{tag}.*; hf facebook/dinov3-vit*")
+
+
+def _all_dinov3() -> dict[str, Preset]:
+    sizes: dict[str, tuple[int, int, int, MLPConfig]] = {
+        "small": (384, 12, 6, GeluMLPConfig()),
+        "small_plus": (384, 12, 6, SwiGLUConfig(hidden=1536)),
+        "base": (768, 12, 12, GeluMLPConfig()),
+        "large": (1024, 24, 16, GeluMLPConfig()),
+        "huge_plus": (1280, 32, 20, SwiGLUConfig(hidden=5120)),
+    }
+    presets = {}
+    for size, (dim, depth, num_heads, mlp) in sizes.items():
+        presets[f"vit_{size}_patch16_dinov3"] = _dinov3(dim, depth, num_heads, mlp=mlp)
+        presets[f"vit_{size}_patch16_dinov3_qkvb"] = _dinov3(dim, depth, num_heads, mlp=mlp, bias="qv")
+    return presets
 
 
 def _clip(size: str, patch: int, activation: str) -> Preset:
@@ -137,10 +160,16 @@ def _clip(size: str, patch: int, activation: str) -> Preset:
     return Preset(config, f"timm vit_{size}_patch{patch}_clip{'_quickgelu' if quick else ''}_*{hf}")
 
 
-def _siglip(size: str, patch: int) -> Preset:
-    """SigLIP's image tower (arXiv:2303.15343): no class token, attention pooling."""
+def _siglip(size: str, patch: int, mlp: MLPConfig | None = None, image_size: int = 224) -> Preset:
+    """SigLIP's image tower (arXiv:2303.15343): no class token, attention pooling; GELU is exact, as timm runs it."""
     config = replace(
-        _vit(size, patch), num_classes=0, class_token=False, pool=AttentionPoolConfig(), init="trunc_normal"
+        _vit(size, patch),
+        image_size=(image_size, image_size),
+        num_classes=0,
+        class_token=False,
+        mlp=mlp or GeluMLPConfig(),
+        pool=AttentionPoolConfig(),
+        init="trunc_normal",
     )
     return Preset(config, f"timm vit_{size}_patch{patch}_siglip_*; hf google/siglip-{size}-patch{patch}-*")
 
@@ -190,20 +219,18 @@ VIT = Family(
         "deit3_huge_patch14": _deit3("huge", 14),
         **{f"vit_{size}_patch14_dinov2": _dinov2(size) for size in ("small", "base", "large", "giant")},
         **{f"vit_{size}_patch14_reg4_dinov2": _dinov2(size, 4) for size in ("small", "base", "large", "giant")},
-        "vit_small_patch16_dinov3": _dinov3(384, 12, 6),
-        "vit_small_plus_patch16_dinov3": _dinov3(384, 12, 6, mlp=SwiGLUConfig(hidden=1536)),
-        "vit_base_patch16_dinov3": _dinov3(768, 12, 12),
-        "vit_large_patch16_dinov3": _dinov3(1024, 24, 16),
-        "vit_huge_plus_patch16_dinov3": _dinov3(1280, 32, 20, mlp=SwiGLUConfig(hidden=5120)),
+        **_all_dinov3(),
         **{
             f"vit_{size}_patch{patch}_clip": _clip(size, patch, "gelu")
-            for size, patch in (("base", 32), ("base", 16), ("large", 14))
+            for size, patch in (("base", 32), ("base", 16), ("large", 14), ("huge", 14))
         },
         **{
             f"vit_{size}_patch{patch}_clip_quickgelu": _clip(size, patch, "quick_gelu")
             for size, patch in (("base", 32), ("base", 16), ("large", 14))
         },
         **{f"vit_{size}_patch16_siglip": _siglip(size, 16) for size in ("base", "large")},
+        "vit_large_patch16_siglip_512": _siglip("large", 16, GeluMLPConfig(activation="gelu_tanh"), 512),
+        "vit_so400m_patch14_siglip": _siglip("so400m", 14, GeluMLPConfig(hidden=4304)),
         "eva02_tiny_patch14": _eva02("tiny", 336, 512),
         "eva02_small_patch14": _eva02("small", 336, 1024),
         "eva02_base_patch14": _eva02("base", 448, 2048),

@@ -10,7 +10,7 @@ import torch
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice, nearest
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.dialect import Dialect, to_ours
-from vitrail.models.checkpoint.files import Weights, digest, read, write_json, write_tensors
+from vitrail.models.checkpoint.files import Weights, digest, read, write_tensors
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
 from vitrail.models.checkpoint.timm import Timm
@@ -40,7 +40,8 @@ def load(
     weights = read(locate(source))
     hint = None if model is None else resolve(model)[1]
     found = _recognise(weights).read(weights, hint)
-    backbone = build(FAMILIES[found.family], found.config)
+    # Nothing is rounded before the end: positions are resampled in full precision, and float64 stays float64.
+    backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
     try:
         state = to_ours(found, backbone)
     except CheckpointError as error:
@@ -76,9 +77,8 @@ def save(model: Backbone, path: str | Path) -> Path:
     header = json.dumps(about)
     state = model.state_dict()
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
-    write_tensors(file, state, {"format": "pt", "vitrail": header, "sha256": digest(header, state)})
-    if file != path:
-        write_json(path / "config.json", about)
+    metadata = {"format": "pt", "vitrail": header, "sha256": digest(header, state)}
+    write_tensors(file, state, metadata, config=about if file != path else None)
     return file
 
 
@@ -98,7 +98,6 @@ def convert(
     if to == "vitrail":
         return save(loaded, out)
     foreign = DIALECTS[to].write(loaded)
-    folder = Path(out)
-    write_tensors(folder / "model.safetensors", foreign.tensors, {"format": "pt"})
-    write_json(folder / "config.json", foreign.config)
-    return folder / "model.safetensors"
+    file = Path(out) / "model.safetensors"
+    write_tensors(file, foreign.tensors, {"format": "pt"}, config=foreign.config)
+    return file

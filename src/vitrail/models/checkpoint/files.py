@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.errors import CheckpointError, nearest
 
 # The names under which training scripts tuck away the weights beside optimisers and counters.
-_WRAPPERS = ("model_ema", "model", "state_dict", "model_state_dict", "module")
+_WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict", "model_state_dict", "module")
 _PICKLES = (".pth", ".pt", ".bin", ".tar")
 # In a folder, the first of these that is there is the checkpoint.
 _USUAL = (
@@ -86,10 +86,10 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _read_pickle(file: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+    except Exception as error:  # a damaged pickle fails in more ways than one can name
         raise CheckpointError(
             f"{file} cannot be read safely: it is damaged, or it holds more than tensors. Only the tensors of a "
-            f"pickle are ever loaded (weights_only=True): {str(error).splitlines()[0]}"
+            f"pickle are ever loaded (weights_only=True): {type(error).__name__}: {str(error).split(chr(10))[0]}"
         ) from error
     tensors = _unwrap(content)
     if not tensors:
@@ -103,14 +103,16 @@ def _unwrap(content: Any) -> dict[str, Tensor]:
     for name in _WRAPPERS:
         if isinstance(content.get(name), Mapping):
             return _unwrap(content[name])
-    return {name.removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    # The prefixes of nn.DataParallel and torch.compile.
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in tensors.items()}
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     content = _read_json(index) or {}
     where = content.get("weight_map")
-    if not isinstance(where, dict):
-        raise CheckpointError(f"{index} has no weight_map")
+    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+        raise CheckpointError(f"{index} has no weight_map of tensors to files")
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(where.values())):
         shard = index.parent / name
@@ -144,10 +146,18 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file, whole or not at all."""
+def write_tensors(
+    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, config: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a safetensors file, whole or not at all, and the config.json beside it where one is given.
+
+    The old config.json goes before the new weights come: whenever the power fails, what is there can be loaded.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(file, lambda new: save_file(plain, new, dict(metadata)))
+    beside = file.parent / "config.json"
+    write_atomically(file, lambda new: save_file(plain, new, dict(metadata)), stale=None if config is None else beside)
+    if config is not None:
+        write_json(beside, config)
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
@@ -155,14 +165,16 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     write_atomically(file, lambda new: new.write_text(json.dumps(content, indent=2) + "\n"))
 
 
-def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a temporary file, forces it to disk, and puts it in the place of `file`."""
+def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path | None = None) -> None:
+    """Lets `write` fill a temporary file, forces it to disk, removes `stale`, and puts it in the place of `file`."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(file) as new:
             write(new)
             _sync(new)
             new.chmod(0o666 & ~_umask())
+            if stale is not None:
+                stale.unlink(missing_ok=True)
             new.replace(file)
         _sync(file.parent)
     except (OSError, SafetensorError) as error:

@@ -6,7 +6,14 @@ from pathlib import Path
 from vitrail.errors import CheckpointError
 
 PREFIX = "hf-hub:"
-_PATTERN = re.compile(r"hf-hub:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_PATTERN = re.compile(r"hf-hub:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
+# The first group that a repository has a file of is fetched, beside its config.json, and nothing else.
+_GROUPS = (
+    ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+    ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
+    ("*.safetensors", "*.pth", "*.pt", "*.bin"),
+)
+_NEVER = ("*/*", "training_args*", "optimizer*", "scheduler*", "rng_state*")
 
 
 def locate(source: str | Path) -> Path:
@@ -16,17 +23,32 @@ def locate(source: str | Path) -> Path:
     match = _PATTERN.fullmatch(str(source))
     if match is None:
         raise CheckpointError(f"{source!r} is no hub address; write hf-hub:owner/name or hf-hub:owner/name@revision")
+    for group in _GROUPS:
+        folder = _fetch(match["repository"], match["revision"], group)
+        if any(item for pattern in group for item in folder.glob(pattern)):
+            return folder
+    raise CheckpointError(f"{source} holds no weights that can be read: no .safetensors, .bin, .pth or .pt file")
+
+
+def _fetch(repository: str, revision: str | None, group: tuple[str, ...]) -> Path:
+    """The folder of the hub's cache with the files of a group, as far as the repository has them."""
     try:
-        from huggingface_hub import snapshot_download  # noqa: PLC0415  (an extra, and slow to import)
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+        from huggingface_hub import errors, snapshot_download  # noqa: PLC0415  (an extra, and slow to import)
     except ImportError as error:
         raise CheckpointError("hub addresses need huggingface_hub: pip install 'vitrail[hub]'") from error
-    repository, revision = match["repository"], match["revision"]
-    for patterns in (["*.safetensors", "*.safetensors.index.json"], ["*.bin", "*.bin.index.json", "*.pth", "*.pt"]):
-        try:
-            path = snapshot_download(repository, revision=revision, allow_patterns=["config.json", *patterns])
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-            raise CheckpointError(f"{source} could not be fetched: {str(error).strip().splitlines()[0]}") from error
-        if any(item.name != "config.json" for item in Path(path).iterdir()):
-            return Path(path)
-    raise CheckpointError(f"{source} holds no weights that can be read: no .safetensors, .bin, .pth or .pt file")
+    reasons = {
+        errors.GatedRepoError: "it is gated: accept its conditions on the hub, then log in with `hf auth login`",
+        errors.RepositoryNotFoundError: "there is no such repository, or it is private and you are not logged in",
+        errors.RevisionNotFoundError: f"it has no revision {revision!r}",
+        errors.LocalEntryNotFoundError: "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set",
+    }
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision, allow_patterns=["config.json", *group], ignore_patterns=list(_NEVER)
+            )
+        )
+    except Exception as error:  # the network fails in more ways than one can name
+        known = [reason for kind, reason in reasons.items() if isinstance(error, kind)]
+        reason = known[0] if known else f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(f"{PREFIX}{repository} could not be fetched: {reason}") from error

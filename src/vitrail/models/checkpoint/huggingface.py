@@ -1,24 +1,171 @@
-"""Hugging Face's checkpoints: vision_transformer.py, eva.py, beit.py and deit.py, where they are plain ViTs."""
+"""Hugging Face transformers: ViT, DeiT, DINOv2, DINOv3, MAE, MSN, I-JEPA, BEiT, the image towers of CLIP and SigLIP."""
 
-from vitrail.errors import Unsupported
+import dataclasses
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.errors import CheckpointError, Notice, Unsupported, nearest
+from vitrail.layers.attention import SoftmaxConfig
+from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig
+from vitrail.layers.patch import LinearPatchConfig
+from vitrail.layers.position import LearnedConfig
 from vitrail.models.backbone import Backbone, BackboneConfig
-from vitrail.models.checkpoint.dialect import Foreign, Found
+from vitrail.models.checkpoint.dialect import Foreign, Found, to_theirs
 from vitrail.models.checkpoint.files import Weights
+from vitrail.models.checkpoint.huggingface_config import Reader, describe, labels_of, mlp_width
+from vitrail.models.checkpoint.huggingface_names import LAYOUTS, End, Layout, put_together, take_apart
+from vitrail.models.registry import family_of
+from vitrail.models.vit import ViTConfig
+
+_PATCHES = re.compile(r"(.*\.)?embeddings\.patch_embeddings?\.(projection\.)?weight")
+_MARKS = {  # names that betray a model type, the most telling first
+    r"embeddings\.class_embedding": "clip_vision_model",
+    r"embeddings\.patch_embedding\.weight": "siglip_vision_model",
+    r"embeddings\.patch_embeddings\.weight": "dinov3_vit",
+    r"embeddings\.distillation_token": "deit",
+    r"embeddings\.register_tokens": "dinov2_with_registers",
+    r"encoder\.layer\.0\.layer_scale1\.lambda1": "dinov2",
+    r"(encoder\.layer|layers)\.0\.lambda_1": "beit",
+    r"embeddings\.cls_token": "vit",
+    r"embeddings\.patch_embeddings\.projection\.weight": "ijepa",
+}
+# These classes take the square root of the number of patches.
+_SQUARE_ONLY = ("clip_vision_model", "siglip_vision_model", "dinov2", "dinov2_with_registers", "beit")
 
 
 class HuggingFace:
-    """Hugging Face."""
+    """`transformers`; its config.json is read where it is there, and the shapes tell most of it where it is not."""
 
     name = "hf"
 
     def recognises(self, weights: Weights) -> bool:
-        """Whether the tensors' names are Hugging Face's."""
-        return False
+        """Whether the tensors' names are those of one of transformers' vision models."""
+        return any(_PATCHES.fullmatch(name) for name in weights.tensors)
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights."""
-        raise Unsupported("being written")
+        """The model behind the weights; `hint` says how many heads there are where no config does."""
+        beside = weights.config or {}
+        layout = _layout(weights.tensors, beside, weights.path)
+        tensors = take_apart(layout.kind, layout.classic(weights.tensors))
+        end = next(end for end in layout.ends if all(marker in tensors for marker in end.markers))
+        options = beside.get("vision_config", beside)
+        if not isinstance(options, dict):
+            raise CheckpointError(f"{weights.path}: config.json says vision_config = {options!r}; it must be an object")
+        reader = Reader(layout, end, tensors, options, weights.path, hint)
+        config = reader.config()
+        return Found(
+            family=end.family,
+            config=config,
+            tensors=tensors,
+            rules=reader.rules,
+            ignored=f"{layout.ignored}|{end.ignored}",
+            labels=labels_of(beside, config.num_classes, weights.path),
+        )
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in Hugging Face's words."""
-        raise Unsupported("being written")
+        """The model in transformers' words; Unsupported, with what stands in the way, where it has none."""
+        config = model.config
+        if not isinstance(config, ViTConfig):
+            raise Unsupported(f"transformers has no words for {type(model).__name__}; only plain ViTs can be converted")
+        layout, end = _nearest_class(family_of(model).name, config)
+        tensors = put_together(layout.kind, _rename(model, config, layout, end))
+        about = describe(model, config, layout, end)
+        # Whether a class of theirs says the same as ours is for `read` to judge.
+        written = Weights(path=Path(end.architecture), tensors=tensors, config=about, metadata={})
+        back = self.read(written, None)
+        theirs = back.config
+        if not config.num_classes and {config.pool.kind, end.pool.kind} == {"class", "mean"}:
+            theirs = replace(back.config, pool=config.pool)  # type: ignore[call-arg]
+            message = (
+                f"{end.architecture} gives all tokens; that {config.pool.kind} pooling follows is not written down"
+            )
+            warnings.warn(message, Notice, stacklevel=2)
+        differences = _differences(config, theirs)
+        if layout.kind in _SQUARE_ONLY and any(isinstance(about[key], list) for key in ("image_size", "patch_size")):
+            differences.append("images and patches, which must be square")
+        if differences:
+            raise Unsupported(
+                f"no class of transformers is this model; {end.architecture} comes nearest, but differs in "
+                + "; ".join(differences)
+            )
+        return Foreign(tensors=layout.prefixed(tensors, end), config=about)
+
+
+def _layout(tensors: Mapping[str, Tensor], beside: Mapping[str, Any], path: Path) -> Layout:
+    kind = beside.get("model_type") or next(
+        kind for mark, kind in _MARKS.items() if any(re.fullmatch(rf"(\w+\.)?{mark}", name) for name in tensors)
+    )
+    if kind not in LAYOUTS:
+        raise Unsupported(f"{path} is of model_type {kind!r}, which is no plain ViT; {nearest(str(kind), LAYOUTS)}")
+    return LAYOUTS[kind]
+
+
+def _nearest_class(family: str, config: ViTConfig) -> tuple[Layout, End]:
+    """The class whose tensors are most like the model's; whether it is the same model is another question."""
+    kinds = {position.kind for position in config.position}
+    bare_patches = LearnedConfig(prefix=False) in config.position
+    if "rope" in kinds or "relative" in kinds:
+        kind = "dinov3_vit" if "rope" in kinds else "beit"
+    elif config.embed_norm:
+        kind = "clip_vision_model"
+    elif not config.class_token:
+        kind = "siglip_vision_model" if config.pool.kind == "attention" else "ijepa"
+    elif config.layer_scale is not None or config.pool.kind == "class_mean" or isinstance(config.mlp, SwiGLUConfig):
+        kind = "dinov2_with_registers" if config.registers or bare_patches else "dinov2"
+    else:
+        kind = "deit" if family == "deit" or config.registers == 1 else "vit"
+    layout = LAYOUTS[kind]
+    wanted = (family, config.num_classes > 0, config.pool.kind)
+    ends = [end for end in layout.ends if (end.family, bool(end.heads)) == wanted[:2]] or [layout.ends[-1]]
+    return layout, next((end for end in ends if end.pool.kind == wanted[2]), ends[0])
+
+
+def _rename(model: Backbone, config: ViTConfig, layout: Layout, end: End) -> dict[str, Tensor]:
+    rules = layout.choose(gated=isinstance(config.mlp, SwiGLUConfig)) + end.rules
+    try:
+        tensors = to_theirs(model, rules)
+    except CheckpointError as error:
+        raise Unsupported(f"no class of transformers is this model; {end.architecture} is near, but {error}") from error
+    if lacking := layout.lacking(rules, tensors, config.depth):
+        raise Unsupported(
+            f"no class of transformers is this model; {end.architecture} is near, but has also {', '.join(lacking[:8])}"
+        )
+    return tensors
+
+
+def _differences(ours: ViTConfig, theirs: BackboneConfig) -> list[str]:
+    """The options in which two configs mean different models."""
+    if type(ours) is not type(theirs) or not isinstance(theirs, ViTConfig):
+        return [f"its family, {type(theirs).__name__}"]
+    a, b = _essence(ours), _essence(theirs)
+    names = [field.name for field in dataclasses.fields(a) if getattr(a, field.name) != getattr(b, field.name)]
+    return [f"{name} ({getattr(b, name)}, not {getattr(a, name)})" for name in names]
+
+
+def _essence(config: ViTConfig) -> ViTConfig:
+    """The config without what changes no prediction, and with one way of saying each thing."""
+    patch, mlp, attention = config.patch, config.mlp, config.attention
+    if isinstance(patch, LinearPatchConfig) and patch.stride is None:
+        patch = replace(patch, stride=patch.size)
+    if isinstance(mlp, GeluMLPConfig | SwiGLUConfig):
+        mlp = replace(mlp, ratio=0.0, hidden=mlp_width(config))
+    if isinstance(attention, SoftmaxConfig):
+        head_dim = attention.head_dim or config.dim // config.num_heads
+        attention = replace(attention, head_dim=head_dim, dropout=0.0, fused=True)
+    return replace(
+        config,
+        patch=patch,
+        mlp=mlp,
+        attention=attention,
+        layer_scale=None if config.layer_scale is None else 1.0,
+        dropout=0.0,
+        drop_path=0.0,
+        dynamic_size=False,
+        init="paper",
+    )

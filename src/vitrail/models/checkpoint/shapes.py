@@ -14,14 +14,20 @@ def square_grid(num_patches: int, path: Path) -> Grid:
     side = math.isqrt(num_patches)
     if side * side != num_patches:
         raise CheckpointError(
-            f"{path}: {num_patches} positions are no square, and no config beside the file says which rectangle they are"
+            f"{path}: {num_patches} positions are no square, and no config beside the file says which rectangle they "
+            f"are"
         )
     return side, side
 
 
-def usual_heads(dim: int, path: Path) -> int:
-    """The number of heads that all named models of this width have: no shape tells it."""
-    known = {c.num_heads for c, _ in presets().values() if isinstance(c, ViTConfig) and c.dim == dim}
+def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
+    """The number of heads that all named models of this width have, those with rotary positions or those without."""
+    known = {
+        config.num_heads
+        for config, _ in presets().values()
+        if isinstance(config, ViTConfig) and config.dim == dim
+        if rotary is None or rotary == any(position.kind == "rope" for position in config.position)
+    }
     if len(known) != 1:
         raise CheckpointError(
             f"{path}: the shapes do not tell how many heads a width of {dim} has, and there is no config beside the "

@@ -1,24 +1,238 @@
 """timm's checkpoints: vision_transformer.py, eva.py, beit.py and deit.py, where they are plain ViTs."""
 
-from vitrail.errors import Unsupported
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from vitrail.errors import CheckpointError
+from vitrail.layers.attention import SoftmaxConfig
+from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, SwiGLUConfig
+from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig
+from vitrail.layers.patch import Grid, LinearPatchConfig
+from vitrail.layers.pool import AttentionPoolConfig, ClassPoolConfig, MeanPoolConfig, PoolConfig
+from vitrail.layers.position import LearnedConfig, PositionConfig
+from vitrail.layers.relative import RelativeConfig
 from vitrail.models.backbone import Backbone, BackboneConfig
-from vitrail.models.checkpoint.dialect import Foreign, Found
+from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of
 from vitrail.models.checkpoint.files import Weights
+from vitrail.models.checkpoint.shapes import square_grid, usual_heads
+from vitrail.models.checkpoint.timm_export import export
+from vitrail.models.checkpoint.timm_names import DINOV3_ROPE, Told, told_by_config, told_by_hint
+from vitrail.models.checkpoint.timm_rules import Layout, rules
+from vitrail.models.deit import DeiTConfig
+from vitrail.models.vit import ViTConfig
+
+_TRUNK = "visual.trunk."  # where open_clip keeps a timm model
+_TEXT = r"(text|transformer|token_embedding|ln_final)\..*|positional_embedding|text_projection|logit_(scale|bias)"
+# Tables that older versions saved and that follow from the sizes.
+_COMPUTED = r"(blocks\.\d+\.)?(attn\.)?(rope\.(pos_embed|bands|periods|freqs_\w+)|relative_position_index)"
+
+Tensors = Mapping[str, Tensor]
 
 
 class Timm:
-    """timm."""
+    """`timm.create_model`'s plain ViTs: VisionTransformer, its distilled DeiT, Eva and Beit."""
 
     name = "timm"
 
     def recognises(self, weights: Weights) -> bool:
-        """Whether the tensors' names are timm's."""
-        return "patch_embed.proj.weight" in weights.tensors
+        """Whether the tensors' names are timm's, alone or as the image tower of an open_clip model."""
+        wanted = ("patch_embed.proj.weight", "blocks.0.attn.proj.weight")
+        return any(all(prefix + name in weights.tensors for name in wanted) for prefix in ("", _TRUNK))
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights."""
-        raise Unsupported("being written")
+        """The model behind the weights: the tensors first, then config.json, then the hint, then what is usual."""
+        tensors, path = image_tower(weights.tensors), weights.path
+        told = told_by_config(weights.config, path).or_else(told_by_hint(hint))
+        told = told.or_else(_guess(tensors, told, path))
+        config = _config(tensors, told, path)
+        return Found(
+            family="deit" if "dist_token" in tensors else "vit",
+            config=config,
+            tensors=tensors,
+            rules=rules(Layout.of(tensors)),
+            ignored=f"{_COMPUTED}|{_TEXT}" if _TRUNK + "patch_embed.proj.weight" in weights.tensors else _COMPUTED,
+            labels=_labels(weights, config.num_classes),
+        )
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in timm's words."""
-        raise Unsupported("being written")
+        """The model in timm's words, for `timm.create_model("local-dir:...")`."""
+        return export(model)
+
+
+def image_tower(tensors: Tensors) -> Tensors:
+    """Takes open_clip's prefix from the image tower and calls its projection the head; other tensors stay."""
+    if _TRUNK + "patch_embed.proj.weight" not in tensors:
+        return tensors
+    renamed = {name.removeprefix(_TRUNK): tensor for name, tensor in tensors.items()}
+    return {re.sub(r"^visual\.head\.proj\.", "head.", name): tensor for name, tensor in renamed.items()}
+
+
+def _guess(tensors: Tensors, told: Told, path: Path) -> Told:
+    """What is usual where nobody told; where two usual models share the names, an error asks which it is."""
+    relative = any(name.endswith("relative_position_bias_table") for name in tensors)
+    like_eva = any(f"blocks.0.{name}" in tensors for name in ("gamma_1", "attn.q_bias", "attn.q_proj.weight"))
+    like_dinov3 = like_eva and not relative and "pos_embed" not in tensors and "reg_token" in tensors
+    gated = _gated(tensors)
+    if told.rope is None and not relative and not like_dinov3 and (like_eva or "pos_embed" not in tensors):
+        raise CheckpointError(_ask(path, "whether positions are rotary", "eva02_base_patch14"))
+    if (
+        told.activation is None
+        and not gated
+        and any(f"{name}.weight" in tensors for name in ("norm_pre", "attn_pool.q"))
+    ):
+        raise CheckpointError(_ask(path, "which GELU the MLP has", "vit_base_patch16_clip_quickgelu"))
+    return Told(
+        eps=1e-5 if like_dinov3 or "norm_pre.weight" in tensors else 1e-6,
+        activation="gelu",
+        rope=(DINOV3_ROPE,) if like_dinov3 else (),
+        placement="pre",
+        pool=_usual_pool(tensors, like_dinov3=like_dinov3),
+        dynamic_size=False,
+        layer_scale=1e-5,
+    )
+
+
+def _ask(path: Path, what: str, example: str) -> str:
+    return (
+        f"{path}: the tensors do not tell {what}, and no timm config.json beside the file does; "
+        f"name the model, e.g. load(..., model={example!r})"
+    )
+
+
+def _usual_pool(tensors: Tensors, *, like_dinov3: bool) -> PoolConfig:
+    if "attn_pool.latent" in tensors:
+        return AttentionPoolConfig()
+    if "fc_norm.weight" in tensors or "cls_token" not in tensors or like_dinov3:
+        return MeanPoolConfig()
+    return ClassPoolConfig()
+
+
+def _config(tensors: Tensors, told: Told, path: Path) -> ViTConfig:
+    if tensors["patch_embed.proj.weight"].ndim != 4:
+        shape = tuple(tensors["patch_embed.proj.weight"].shape)
+        raise CheckpointError(f"{path}: patch_embed.proj.weight is {shape}; it must be dim, channels, rows, columns")
+    dim, channels, rows, columns = tensors["patch_embed.proj.weight"].shape
+    patch = LinearPatchConfig(size=(rows, columns), bias="patch_embed.proj.bias" in tensors)
+    grid, positions = _positions(tensors, told, patch, path)
+    family = DeiTConfig if "dist_token" in tensors else ViTConfig
+    pooled, over_tokens = "fc_norm.weight" in tensors, "norm.weight" in tensors
+    pool = AttentionPoolConfig() if "attn_pool.latent" in tensors else told.pool
+    return family(
+        dim=dim,
+        depth=depth_of(tensors),
+        num_heads=_heads(tensors, told, dim, path),
+        image_size=(grid[0] * rows, grid[1] * columns),
+        channels=channels,
+        num_classes=len(tensors["head.weight"]) if "head.weight" in tensors else 0,
+        dynamic_size=bool(told.dynamic_size),
+        patch=patch,
+        position=positions,
+        class_token="cls_token" in tensors,
+        registers=tensors["reg_token"].shape[1] if "reg_token" in tensors else 0,
+        embed_norm="norm_pre.weight" in tensors,
+        attention=_attention(tensors),
+        mlp=_mlp(tensors, told),
+        norm=_norm(tensors, told),
+        norm_placement=told.placement or "pre",
+        layer_scale=told.layer_scale if {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & set(tensors) else None,
+        final_norm="tokens" if over_tokens else "pooled" if pooled else "none",
+        pool=pool or ClassPoolConfig(),
+        head_bias="head.bias" in tensors or "head.weight" not in tensors,
+        init="trunc_normal",
+    )
+
+
+def _heads(tensors: Tensors, told: Told, dim: int, path: Path) -> int:
+    for name, tensor in tensors.items():
+        if name.endswith("relative_position_bias_table"):
+            return tensor.shape[1]
+    if "blocks.0.attn.q_norm.weight" in tensors:
+        return dim // len(tensors["blocks.0.attn.q_norm.weight"])
+    return told.num_heads or usual_heads(dim, path)
+
+
+def _norm(tensors: Tensors, told: Told) -> NormConfig:
+    kind = LayerNormConfig if "blocks.0.norm1.bias" in tensors else RMSNormConfig
+    return kind() if told.eps is None else kind(eps=told.eps)
+
+
+def _attention(tensors: Tensors) -> SoftmaxConfig:
+    names = {name.removeprefix("blocks.0.attn.") for name in tensors if name.startswith("blocks.0.attn.")}
+    full, without_keys = {"qkv.bias", "k_proj.bias"}, {"q_bias", "q_proj.bias"}
+    return SoftmaxConfig(
+        bias="qkv" if full & names else "qv" if without_keys & names else "none",
+        qk_norm="q_norm.weight" in names,
+        inner_norm="norm.weight" in names,
+    )
+
+
+def _gated(tensors: Tensors) -> bool:
+    """Whether the MLP is a SwiGLU: two maps, or one with twice the rows that the next map reads."""
+    fc1, fc2 = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
+    packed = fc1 is not None and fc2 is not None and fc1.shape[0] == 2 * fc2.shape[1]
+    return packed or "blocks.0.mlp.fc1_g.weight" in tensors
+
+
+def _mlp(tensors: Tensors, told: Told) -> MLPConfig:
+    fc2 = tensors.get("blocks.0.mlp.fc2.weight")
+    hidden = None if fc2 is None else fc2.shape[1]  # a missing tensor is listed with the others, later
+    inner_norm = "blocks.0.mlp.norm.weight" in tensors
+    if _gated(tensors):
+        return SwiGLUConfig(hidden=hidden, inner_norm=inner_norm)
+    return GeluMLPConfig(hidden=hidden, activation=told.activation or "gelu", inner_norm=inner_norm)
+
+
+def _positions(
+    tensors: Tensors, told: Told, patch: LinearPatchConfig, path: Path
+) -> tuple[Grid, tuple[PositionConfig, ...]]:
+    """The grid that the tables are made for, and which positions the model has."""
+    num_prefix = sum(tensors[name].shape[1] for name in ("cls_token", "dist_token", "reg_token") if name in tensors)
+    size = told.image_size or (14 * patch.size[0], 14 * patch.size[1])
+    said = (size[0] // patch.size[0], size[1] // patch.size[1])
+    positions: list[PositionConfig] = []
+    grid = None
+    if "pos_embed" in tensors:
+        grid, with_prefix = _learned_grid(tensors["pos_embed"].shape[1], num_prefix, said, path)
+        positions.append(LearnedConfig(prefix=with_prefix))
+    positions += told.rope or ()
+    tables = [len(tensor) for name, tensor in tensors.items() if name.endswith("relative_position_bias_table")]
+    if tables:
+        grid = grid or _relative_grid(tables[0] - (3 if num_prefix else 0), said, path)
+        positions.append(RelativeConfig())
+    return grid or said, tuple(positions)
+
+
+def _learned_grid(length: int, num_prefix: int, said: Grid, path: Path) -> tuple[Grid, bool]:
+    """The grid of a table, and whether the prefix has positions too: of both readings, the one that gives a grid."""
+    readings = {True: length - num_prefix, False: length}
+    if num_prefix == 0:
+        del readings[False]
+    for with_prefix, count in readings.items():
+        if count == said[0] * said[1]:
+            return said, with_prefix
+    squares = {with_prefix: count for with_prefix, count in readings.items() if math.isqrt(max(count, 0)) ** 2 == count}
+    if len(squares) > 1:
+        raise CheckpointError(_ask(path, f"whether {num_prefix} of the {length} positions are no patches'", "vit_..."))
+    with_prefix, count = next(iter(squares.items()), (True, length - num_prefix))
+    return square_grid(count, path), with_prefix
+
+
+def _relative_grid(offsets: int, said: Grid, path: Path) -> Grid:
+    """The grid whose pairs of patches have this many offsets, (2h - 1)(2w - 1)."""
+    if (2 * said[0] - 1) * (2 * said[1] - 1) == offsets:
+        return said
+    side = square_grid(offsets, path)[0]
+    return (side + 1) // 2, (side + 1) // 2
+
+
+def _labels(weights: Weights, num_classes: int) -> list[str] | None:
+    config = weights.config or {}
+    pretrained = config.get("pretrained_cfg") or {}
+    for names in (config.get("label_names"), pretrained.get("label_names"), config.get("labels")):
+        if isinstance(names, list) and len(names) == num_classes:
+            return [str(name) for name in names]
+    return None

@@ -45,7 +45,7 @@ class Torchvision:
         config = ViTConfig(
             dim=dim,
             depth=depth_of(tensors, r"encoder\.layers\.encoder_layer_(\d+)\."),
-            num_heads=hint.num_heads if isinstance(hint, ViTConfig) else usual_heads(dim, weights.path),
+            num_heads=hint.num_heads if isinstance(hint, ViTConfig) else usual_heads(dim, weights.path, rotary=False),
             image_size=(rows * patch[0], columns * patch[1]),
             channels=channels,
             num_classes=len(tensors["heads.head.bias"]) if "heads.head.bias" in tensors else 0,
@@ -55,5 +55,5 @@ class Torchvision:
         return Found(family="vit", config=config, tensors=tensors, rules=RULES)
 
     def write(self, model: Backbone) -> Foreign:
-        """torchvision reads no config, and has only its own few sizes."""
+        """Refuses: torchvision reads no config, and has only its own few sizes."""
         raise Unsupported("vitrail does not write torchvision's format; convert to vitrail, timm or hf")

@@ -28,7 +28,8 @@ class Vitrail:
         if header is None or weights.metadata.get("sha256") != digest(header, weights.tensors):
             raise CheckpointError(f"{weights.path} was changed after it was saved: its checksum does not match")
         about = json.loads(header)
-        beside = weights.config
+        # A folder may hold other files beside the one that config.json speaks of.
+        beside = weights.config if weights.path.name == "model.safetensors" else None
         if beside is not None and beside.get("library") == "vitrail" and beside != about:
             raise CheckpointError(
                 f"{weights.path.parent / 'config.json'} does not belong to {weights.path.name}: it was edited, or a "

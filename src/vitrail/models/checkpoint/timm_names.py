@@ -1,0 +1,203 @@
+"""What timm's architecture names and model_args tell that no tensor does: heads, eps, activation, rope, pooling."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from vitrail.errors import CheckpointError, Unsupported
+from vitrail.layers.block import NormPlacement
+from vitrail.layers.mlp import GeluMLPConfig
+from vitrail.layers.norm import LayerNormConfig, RMSNormConfig
+from vitrail.layers.pool import AttentionPoolConfig, ClassPoolConfig, MeanPoolConfig, PoolConfig
+from vitrail.layers.rope import RopeConfig
+from vitrail.models.backbone import BackboneConfig
+from vitrail.models.vit import ViTConfig
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+
+DINOV3_ROPE = RopeConfig(theta=100.0, coordinates="centred", pairs="halves")
+
+# The number of heads, by the word in the name that says the size.
+_HEADS = {
+    "tiny": 3, "xsmall": 4, "wee": 4, "little": 5, "small": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12,
+    "so150m2": 13, "so150m": 14, "large": 16, "intern300m": 16, "so400m": 16, "huge": 16, "giant": 16, "giantopt": 16,
+    "gigantic": 16, "enormous": 16, "7b": 32,
+}  # fmt: skip
+
+_EVA_ROPE = {"use_rot_pos_emb": True, "ref_feat_shape": 16}
+_DINO_ROPE = {"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100, "rope_rotate_half": True}
+_XY_ROPE = {"use_rot_pos_emb": True, "rope_grid_indexing": "xy"}
+
+# What the builders of some architectures set; every entry that matches a name counts, the later over the earlier.
+_SET_BY_NAME: list[tuple[str, dict[str, Any]]] = [
+    (r"test_vit2?", {"num_heads": 2}),
+    (r"test_vit[34]", {"num_heads": 3}),
+    (r"test_vit3", {"pool_include_prefix": True}),
+    (r"vit_base_patch16_gap_224", {"num_heads": 16}),
+    (r"vit_base_patch\d+_plus_.*", {"num_heads": 14}),
+    (r"vit_huge_plus_.*", {"num_heads": 20}),
+    (r"vit_giant_.*(dinov2|tipsv2|lingbot)", {"num_heads": 24}),
+    (r"beit3_.*|vit_.*clip.*", {"eps": 1e-5}),
+    (r".*quickgelu.*", {"act_layer": "quick_gelu"}),
+    (r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*", {"act_layer": "gelu_tanh"}),
+    (r"vit_large_patch16_siglip_(gap_)?512", {"act_layer": "gelu_tanh"}),
+    (r"eva02_(?!enormous).*|vit_.*_rope_reg\d_gap_.*", _EVA_ROPE),
+    (r"vit_.*(dinov3|lingbot).*", {"eps": 1e-5, **_DINO_ROPE}),
+    (r"vit_.*dinov3.*", {"global_pool": "avg"}),
+    (r"vit_.*lingbot", {"global_pool": "token"}),
+    (r"vit_pe_.*|vit_.*_rope_((mixed|ape)_)*\d+", _XY_ROPE),
+    (r"vit_.*_rope_mixed_.*", {"rope_type": "mixed"}),
+    (r"vit_base_patch16_rpn_224|eva02_enormous_.*", {"use_post_norm": True}),
+]
+
+# Architectures whose layers vitrail's ViT does not have, and which.
+_UNLIKE = {
+    r"aimv2_.*": "projections without a bias and a norm inside the patch embedding",
+    r".*_sapiens2": "fewer heads for keys than for queries",
+    r"vit_.*_xp_.*|vit_pwee_.*|vit_.*_18x2_.*": "attention and MLP side by side",
+    r"vit_(dwee|dlittle|dpwee)_.*": "differential attention",
+}
+
+# model_args that the tensors repeat, that training alone reads, or that leave the result as it is.
+_NO_NEWS = {
+    "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "qkv_fused", "qk_norm",
+    "scale_attn_norm", "scale_mlp_norm", "scale_mlp", "scale_attn_inner", "proj_bias", "class_token",
+    "pos_embed", "no_embed_class", "reg_tokens", "num_reg_tokens", "pre_norm", "final_norm", "fc_norm",
+    "use_pre_transformer_norm", "use_post_transformer_norm", "use_fc_norm", "use_abs_pos_emb", "use_rel_pos_bias",
+    "use_shared_rel_pos_bias", "swiglu_mlp", "swiglu_align_to", "attn_type", "drop_rate", "pos_drop_rate",
+    "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "weight_init", "fix_init",
+    "head_init_scale", "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "dynamic_img_pad",
+}  # fmt: skip
+_READ = {
+    "num_heads", "img_size", "norm_layer", "act_layer", "global_pool", "pool_include_prefix", "use_post_norm",
+    "dynamic_img_size", "use_rot_pos_emb", "rope_type", "rope_temperature", "rope_rotate_half", "rope_grid_indexing",
+    "rope_grid_offset", "ref_feat_shape", "init_values",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What is known beside the tensors; None is not told. An empty `rope` says that there is none."""
+
+    num_heads: int | None = None
+    eps: float | None = None
+    activation: Activation | None = None
+    rope: tuple[RopeConfig, ...] | None = None
+    placement: NormPlacement | None = None
+    pool: PoolConfig | None = None
+    image_size: tuple[int, int] | None = None
+    dynamic_size: bool | None = None
+    layer_scale: float | None = None  # where it starts, for those who train from the beginning
+
+    def or_else(self, other: Self) -> Self:
+        """Fills what is not told here with what is told there."""
+        gaps = {each.name: getattr(other, each.name) for each in fields(self) if getattr(self, each.name) is None}
+        return replace(self, **gaps)
+
+
+def told_by_hint(hint: BackboneConfig | None) -> Told:
+    """What the config of a named model tells."""
+    if not isinstance(hint, ViTConfig):
+        return Told()
+    return Told(
+        num_heads=hint.num_heads,
+        eps=hint.norm.eps if isinstance(hint.norm, LayerNormConfig | RMSNormConfig) else None,
+        activation=hint.mlp.activation if isinstance(hint.mlp, GeluMLPConfig) else "gelu",
+        rope=tuple(position for position in hint.position if isinstance(position, RopeConfig)),
+        placement=hint.norm_placement,
+        pool=hint.pool,
+        image_size=hint.image_size,
+        dynamic_size=hint.dynamic_size,
+        layer_scale=hint.layer_scale,
+    )
+
+
+def told_by_config(config: Mapping[str, Any] | None, path: Path) -> Told:
+    """What timm's config.json tells: first model_args, then the builder that `architecture` names."""
+    if config is None or not isinstance(config.get("architecture"), str):
+        return Told()
+    name = config["architecture"].split(".", maxsplit=1)[0]
+    model_args = config.get("model_args") or {}
+    if unread := sorted(set(model_args) - _NO_NEWS - _READ):
+        raise CheckpointError(f"{path}: model_args has {', '.join(unread)}, which vitrail's ViT cannot follow")
+    args = {**builder_args(name), **model_args}
+    if "norm_layer" in model_args:
+        args["eps"] = _eps(model_args["norm_layer"])
+    if args.get("pool_include_prefix"):
+        raise Unsupported(f"{path}: {name} pools class and register tokens with the patches; vitrail pools patches")
+    pretrained = config.get("pretrained_cfg") or config
+    size = args.get("img_size") or (pretrained.get("input_size") or [None])[1:] or None
+    known = "num_heads" in builder_args(name)
+    pool = args.get("global_pool", config.get("global_pool"))
+    return Told(
+        num_heads=args.get("num_heads"),
+        eps=args.get("eps", 1e-6 if known else None),
+        activation=_activation(args["act_layer"]) if "act_layer" in args else ("gelu" if known else None),
+        rope=_rope(args, name) if known or "use_rot_pos_emb" in args else None,
+        placement=("res_post" if args.get("use_post_norm") else "pre") if known or "use_post_norm" in args else None,
+        pool=_pool(pool) if pool else None,
+        image_size=_pair(size) if size else None,
+        dynamic_size=args.get("dynamic_img_size"),
+        layer_scale=args.get("init_values"),
+    )
+
+
+def builder_args(name: str) -> dict[str, Any]:
+    """The arguments, among those that no tensor shows, that timm's builder of this name passes; empty: unknown."""
+    for pattern, reason in _UNLIKE.items():
+        if re.fullmatch(pattern, name):
+            raise Unsupported(f"timm's {name} has {reason}; vitrail's ViT has not")
+    heads = next((_HEADS[word] for word in name.split("_") if word in _HEADS), None)
+    args: dict[str, Any] = {} if heads is None else {"num_heads": heads}
+    for pattern, changes in _SET_BY_NAME:
+        if re.fullmatch(pattern, name):
+            args |= changes
+    return args
+
+
+def _rope(args: Mapping[str, Any], name: str) -> tuple[RopeConfig, ...]:
+    if not args.get("use_rot_pos_emb"):
+        return ()
+    kind, order = args.get("rope_type", "cat"), args.get("rope_grid_indexing", "ij")
+    if kind not in ("cat", "dinov3"):
+        raise Unsupported(f"timm's {name} has {kind} rotary positions; vitrail has those of EVA-02 and DINOv3")
+    if kind == "cat" and (order != "ij" or args.get("rope_grid_offset")):
+        raise Unsupported(f"timm's {name} turns by column before row, or from an offset; vitrail's rope does not")
+    reference = args.get("ref_feat_shape")
+    rope = RopeConfig(
+        theta=float(args.get("rope_temperature", 10_000.0)),
+        coordinates="centred" if kind == "dinov3" else "index",
+        reference=_pair(reference) if kind == "cat" and reference is not None else None,
+        pairs="halves" if args.get("rope_rotate_half") else "neighbours",
+    )
+    if (kind == "dinov3") != (rope.pairs == "halves"):
+        raise Unsupported(f"timm's {name} mixes the table of one rotary layout with the turn of the other")
+    return (rope,)
+
+
+def _eps(norm_layer: str) -> float:
+    if str(norm_layer).lower() not in ("layernorm", "layernormfp32", "rmsnorm", "rmsnormfp32"):
+        raise Unsupported(f"vitrail's ViT has no {norm_layer}; it has LayerNorm and RMSNorm")
+    return 1e-6
+
+
+def _activation(act_layer: str) -> Activation | None:
+    names: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+    if act_layer == "silu":  # what the gated MLPs have, and the tensors show
+        return None
+    if act_layer not in names:
+        raise Unsupported(f"vitrail's MLP has no {act_layer}; it has {', '.join(names)}")
+    return names[act_layer]
+
+
+def _pool(global_pool: str) -> PoolConfig:
+    pools = {"token": ClassPoolConfig(), "avg": MeanPoolConfig(), "map": AttentionPoolConfig()}
+    if global_pool not in pools:
+        raise Unsupported(f"vitrail has no pooling {global_pool!r}; of timm's it has {', '.join(pools)}")
+    return pools[global_pool]
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -1,0 +1,166 @@
+"""What every registered patch embedding, MLP, norm and pool must do."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from registered import randomise, variants
+from torch import Tensor, nn
+
+from vitrail.errors import InputError
+from vitrail.layers.attention import Site
+from vitrail.layers.mlp import GeluMLPConfig, MLPConfig
+from vitrail.layers.norm import LayerNormConfig, NormConfig
+from vitrail.layers.patch import PatchConfig
+from vitrail.layers.pool import PoolConfig
+
+DIM = 16
+PATCHES, MLPS, NORMS, POOLS = (variants(base) for base in (PatchConfig, MLPConfig, NormConfig, PoolConfig))
+
+
+def every(configs: dict) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("config", configs.values(), ids=configs.keys())
+
+
+def pool_of(config: PoolConfig) -> nn.Module:
+    return randomise(config.build(Site(dim=DIM, num_heads=2, grid=(3, 2)), GeluMLPConfig())).eval()
+
+
+def layers() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Each layer with arguments that it takes."""
+    tokens, prefix, images = torch.randn(2, 6, DIM), torch.randn(2, 5, DIM), torch.randn(2, 3, 96, 64)
+    found = {f"patch-{name}": (config.build(3, DIM), (images,)) for name, config in PATCHES.items()}
+    found |= {f"mlp-{name}": (config.build(DIM, norm=LayerNormConfig()), (tokens,)) for name, config in MLPS.items()}
+    found |= {f"norm-{name}": (config.build(DIM), (tokens,)) for name, config in NORMS.items()}
+    found |= {f"pool-{name}": (pool_of(config), (prefix, tokens)) for name, config in POOLS.items()}
+    return {name: (randomise(layer).eval(), arguments) for name, (layer, arguments) in found.items()}
+
+
+every_layer = pytest.mark.parametrize("name", layers())
+
+
+@every_layer
+def test_gradients_reach_every_parameter_and_the_input(name):
+    layer, arguments = layers()[name]
+    arguments = [argument.requires_grad_() for argument in arguments]
+    layer(*arguments).pow(3).sum().backward()
+    dead = [path for path, p in layer.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert not dead
+    assert any(argument.grad is not None and argument.grad.abs().max() > 0 for argument in arguments)
+
+
+@every_layer
+def test_samples_stay_apart(name):
+    layer, arguments = layers()[name]
+    last = layer(*(argument[1:] for argument in arguments))
+    torch.testing.assert_close(last, layer(*arguments)[1:], atol=1e-5, rtol=1e-5)
+
+
+@every_layer
+def test_state_dict_and_deepcopy_keep_it(name):
+    layer, arguments = layers()[name]
+    fresh, _ = layers()[name]
+    if any(True for _ in layer.parameters()):
+        assert not torch.equal(fresh(*arguments), layer(*arguments))
+    fresh.load_state_dict(layer.state_dict(), strict=True)
+    for twin in (layer, fresh, copy.deepcopy(layer)):
+        assert torch.equal(twin(*arguments), layer(*arguments))
+
+
+@every_layer
+def test_bfloat16_is_near_float32(name):
+    layer, arguments = layers()[name]
+    expected = layer(*arguments)
+    found = layer.bfloat16()(*(argument.bfloat16() for argument in arguments))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.05 * expected.abs().max().item(), rtol=0.1)
+
+
+@every_layer
+def test_compiles_whole(name):
+    layer, arguments = layers()[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(*arguments), layer(*arguments))
+
+
+@every(PATCHES)
+@pytest.mark.parametrize("channels", [1, 4, 13])
+@pytest.mark.parametrize("size", [(96, 64), (32, 128)], ids=str)
+def test_patch_gives_the_grid_it_promised(config, channels, size):
+    tokens = config.build(channels, DIM)(torch.randn(2, channels, *size))
+    rows, columns = config.grid(size)
+    assert tokens.shape == (2, rows * columns, DIM)
+
+
+@every(PATCHES)
+def test_patch_counts_rows_first(config):
+    layer, size = randomise(config.build(3, DIM)), (96, 64)
+    rows, columns = config.grid(size)
+    images = torch.zeros(1, 3, *size)
+    for row, column in itertools.product(range(rows), range(columns)):
+        lit = images.clone()
+        y, x = int((row + 0.5) * size[0] / rows), int((column + 0.5) * size[1] / columns)
+        lit[:, :, y, x] = 1
+        changed = (layer(lit) - layer(images)).norm(dim=2)[0]
+        assert changed[row * columns + column] > 0
+        assert (changed > 0).sum() < rows * columns  # a patch is a part of the image
+
+
+@every(PATCHES)
+def test_patch_names_a_size_that_fits(config):
+    with pytest.raises(InputError, match="97 x 64") as caught:
+        config.grid((97, 64))
+    height, width = str(caught.value).split()[-3], str(caught.value).split()[-1]
+    assert config.grid((int(height), int(width)))
+
+
+@every(MLPS)
+def test_mlp_treats_tokens_alone(config):
+    layer = randomise(config.build(DIM, norm=LayerNormConfig())).double()
+    tokens = torch.randn(2, 6, DIM, dtype=torch.float64)
+    assert layer(tokens).shape == tokens.shape
+    torch.testing.assert_close(layer(tokens[:, 2:3]), layer(tokens)[:, 2:3])
+    assert not torch.allclose(layer(2 * tokens), 2 * layer(tokens))  # not linear
+
+
+@every(MLPS)
+def test_mlp_drops_in_training_alone(config):
+    layer = randomise(config.build(DIM, norm=LayerNormConfig(), dropout=0.5))
+    tokens = torch.randn(2, 6, DIM)
+    assert not torch.equal(layer(tokens), layer(tokens))
+    layer.eval()
+    assert torch.equal(layer(tokens), layer(tokens))
+
+
+@every(NORMS)
+def test_norm_forgets_the_scale(config):
+    layer, x = randomise(config.build(DIM)).double(), torch.randn(3, DIM, dtype=torch.float64)
+    assert layer(x).shape == x.shape
+    torch.testing.assert_close(layer(100 * x), layer(x), atol=1e-5, rtol=1e-4)
+
+
+@every(POOLS)
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_pool_gives_the_width_it_promised(config, prefix):
+    if config.needs_class_token and prefix == 0:
+        pytest.skip("there is no class token to read")
+    pooled = pool_of(config)(torch.randn(2, prefix, DIM), torch.randn(2, 6, DIM))
+    assert pooled.shape == (2, config.width(DIM))
+
+
+@every(POOLS)
+def test_pool_takes_patches_in_any_order(config):
+    layer, prefix, patches = pool_of(config), torch.randn(2, 5, DIM), torch.randn(2, 6, DIM)
+    torch.testing.assert_close(layer(prefix, patches[:, torch.randperm(6)]), layer(prefix, patches))
+
+
+@every(POOLS)
+def test_pool_reads_the_class_token_or_none(config):
+    layer, prefix, patches = pool_of(config), torch.randn(2, 5, DIM), torch.randn(2, 6, DIM)
+    first, rest = prefix.clone(), prefix.clone()
+    first[:, 0] += 1
+    rest[:, 1:] += 1
+    assert torch.equal(layer(rest, patches), layer(prefix, patches))
+    assert torch.equal(layer(first, patches), layer(prefix, patches)) != config.needs_class_token

@@ -1,0 +1,92 @@
+"""Runs the snippets of a Markdown page as a reader would, and compares or rewrites the output that the page shows.
+
+    python tests/snippets.py README.md        # rewrites the page with fresh output
+
+A ```python block runs in one Python session for the whole page; the ```text block right after it is what it printed.
+In a ```console block each line after `$ ` is a command, followed by its output. Other fences are not run. A page may
+shorten output with `...`, which matches anything, as in doctest.
+"""
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+_FENCE = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """One thing to run, and the place in the page where its output stands."""
+
+    source: str
+    shown: str
+    span: tuple[int, int]  # of `shown` in the page
+    is_python: bool
+
+
+def snippets(page: str) -> Iterator[Snippet]:
+    """All snippets of a page, in order."""
+    fences = list(_FENCE.finditer(page))
+    for index, fence in enumerate(fences):
+        body, start = fence["body"], fence.start("body")
+        if fence["kind"] == "python":
+            after = fences[index + 1] if index + 1 < len(fences) else None
+            if after is not None and after["kind"] == "text" and not page[fence.end() : after.start()].strip():
+                yield Snippet(body, after["body"], after.span("body"), is_python=True)
+            else:
+                yield Snippet(body, "", (fence.end(), fence.end()), is_python=True)
+        elif fence["kind"] == "console":
+            for command in re.finditer(r"^\$ (?P<command>.*)\n(?P<output>(?:(?!\$ ).*\n)*)", body, re.MULTILINE):
+                span = (start + command.start("output"), start + command.end("output"))
+                yield Snippet(command["command"], command["output"], span, is_python=False)
+
+
+def run(page: str, folder: Path) -> Iterator[tuple[Snippet, str]]:
+    """Runs a page's snippets in a folder and gives what each printed."""
+    session: dict[str, object] = {"__name__": "__main__"}
+    for snippet in snippets(page):
+        yield snippet, _python(snippet.source, session, folder) if snippet.is_python else _shell(snippet.source, folder)
+
+
+def _python(source: str, session: dict[str, object], folder: Path) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.chdir(folder):
+        exec(compile(source, "<snippet>", "exec"), session)
+    return printed.getvalue()
+
+
+def _shell(command: str, folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONWARNINGS": "default"}
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return "\n".join(line.rstrip() for line in (done.stdout + done.stderr).splitlines()) + "\n"
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether a page's output is what was printed, `...` standing for anything."""
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+
+
+def rewrite(path: Path) -> None:
+    """Puts fresh output into a page; output that still matches what is shown, ellipses included, stays."""
+    page = path.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        done = list(run(page, Path(folder)))
+    for snippet, printed in reversed(done):
+        if snippet.shown and not matches(snippet.shown, printed):
+            page = page[: snippet.span[0]] + printed + page[snippet.span[1] :]
+    path.write_text(page)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name))

@@ -1,0 +1,107 @@
+"""The command line, as a person types it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitrail
+from vitrail.cli import main
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "vitrail"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_help_is_instant_and_does_not_load_torch() -> None:
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = _run("--help")
+        taken.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    for verb in ("models", "info", "convert", "demo"):
+        assert verb in done.stdout
+    assert min(taken) < 0.3
+    code = "import sys, vitrail.cli; vitrail.cli.parser().format_help(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_models_lists_what_matches_with_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "vit_base_patch*6", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["parameters"], row["image_size"]) == ("vit_base_patch16", 86_567_656, [224, 224])
+    assert row["macs"] == pytest.approx(17.56e9, rel=1e-3)
+    assert main(["models", "vit32"]) == 0
+    text = capsys.readouterr().out
+    assert [word in text for word in ("5.36 M", "21.34 M", "75.72 M")] == [True] * 3
+
+
+def test_info_takes_sizes_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["info", "vit_tiny_patch16", "--image-size", "64x32", "--num-classes", "7"]
+    words += ["--set", "position=rope", "--set", "attention.qk_norm=true", "--json", "--html", str(page)]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    model = vitrail.create("vit_tiny_patch16", image_size=(64, 32), num_classes=7, position="rope",
+                           attention={"qk_norm": True})  # fmt: skip
+    assert f'"parameters": {sum(p.numel() for p in model.parameters())}' in text
+    assert "rope" in text
+    assert page.read_text().lower().startswith("<!doctype html>")
+
+
+def test_info_describes_a_checkpoint_and_says_what_it_did(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = vitrail.create("vit32_small", depth=2, dim=32, num_heads=2, num_classes=3)
+    vitrail.save(model, tmp_path / "m.safetensors")
+    assert main(["info", str(tmp_path / "m.safetensors"), "--image-size", "64", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "64 x 64" in shown.out
+    assert shown.err == "vitrail: note: positions resampled from 32 x 32 to 64 x 64 pixels\n"
+
+
+@pytest.mark.parametrize("to", ["vitrail", "timm", "hf"])
+def test_convert_writes_what_can_be_read(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = vitrail.create("vit_tiny_patch16", depth=2, image_size=32, num_classes=5, init="trunc_normal").eval()
+    source, out = vitrail.save(model, tmp_path / "a"), tmp_path / "b"
+    assert main(["convert", str(source), str(out), "--to", to]) == 0
+    assert str(out / "model.safetensors") in capsys.readouterr().out
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(vitrail.load(out)(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["info", "vit_smal_patch16"], "did you mean 'vit_small_patch16'?"),
+        (["info", "vit_small_patch16", "--image-size", "100"], "96 x 96"),
+        (["info", "vit_small_patch16", "--set", "atention=x"], "did you mean 'attention'?"),
+        (["info", "vit_small_patch16", "--set", "depth"], "is no KEY=VALUE"),
+        (["models", "swinn"], "no model matches 'swinn'"),
+        (["convert", "nowhere.safetensors", "out"], "there is no nowhere.safetensors"),
+        (["convert", "hf-hub:one", "out"], "hf-hub:owner/name"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("vitrail: error: ")
+    assert says in shown.err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{Path(sys.executable).parent / 'vitrail'} models vit_tiny | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_shows_layers_and_a_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    shown = capsys.readouterr().out
+    assert "5,362,762" in shown
+    assert "logits   (4, 10)" in shown

@@ -1,0 +1,41 @@
+"""The error tree, and the hint that ends a message."""
+
+import pytest
+
+from vitrail import errors
+from vitrail.errors import nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint"),
+    [
+        ("qknorm", ["qk_norm", "bias"], "did you mean 'qk_norm'?"),
+        ("zebra", ["qk_norm", "bias"], "known: bias, qk_norm"),
+        (
+            "x",
+            [f"option{n:02}" for n in range(13)],
+            "known: " + ", ".join(f"option{n:02}" for n in range(12)) + ", ...",
+        ),
+        ("", [], "known: "),
+    ],
+)
+def test_nearest_names_one_or_all(name, options, hint):
+    assert nearest(name, iter(options)) == hint
+
+
+@pytest.mark.parametrize("name", ["ConfigError", "InputError", "CheckpointError", "Unsupported"])
+def test_one_except_catches_them_all(name):
+    with pytest.raises(errors.VitrailError, match="why"):
+        raise getattr(errors, name)("why")
+
+
+def test_wrong_values_are_value_errors_too():
+    assert issubclass(errors.ConfigError, ValueError)
+    assert issubclass(errors.InputError, ValueError)
+
+
+def test_every_error_and_notice_is_drawn_in_the_tree():
+    drawn = errors.__doc__ or ""
+    raised = [name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, Exception)]
+    assert len(raised) > 5
+    assert [name for name in raised if name not in drawn] == []
