@@ -102,7 +102,7 @@ def models(options: argparse.Namespace) -> None:
     if not names:
         raise ConfigError(f"no model matches {options.pattern!r}; `vitrail models` lists all")
     known = presets()
-    rows = []
+    rows: list[dict[str, Any]] = []
     console = Console(stderr=True)
     for name in track(names, "counting", console=console, transient=True, disable=not console.is_terminal):
         config, weights = known[name]
@@ -241,5 +241,5 @@ def _notices() -> Iterator[None]:
             else:
                 show(message, category, *rest)
 
-        warnings.showwarning = plain
+        warnings.showwarning = plain  # type: ignore[assignment]  # *rest stands for the rest
         yield

@@ -14,7 +14,7 @@ from vitrail.config import apply
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
 from vitrail.models.registry import create
-from vitrail.profiling.shapes import FusedKernels, Shapes, storage_key
+from vitrail.profiling.dry_run import FusedKernels, Shapes, storage_key
 
 
 class Cost(NamedTuple):

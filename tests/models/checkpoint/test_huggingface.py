@@ -235,6 +235,8 @@ def test_a_config_that_says_only_what_is_not_the_default(tmp_path: Path) -> None
         ({"image_size": 64}, CheckpointError, "misshaped.*position_embeddings"),
         ({"image_size": [32, 32, 3]}, CheckpointError, r"image_size = \[32, 32, 3\]"),
         ({"image_size": "large"}, CheckpointError, "image_size = 'large'"),
+        ({"image_size": 32.0}, CheckpointError, r"image_size = 32\.0"),
+        ({"model_type": ["vit"]}, Unsupported, "which is no plain ViT"),
         ({"qkv_bias": False}, CheckpointError, "says False of a bias of the queries; the tensors say True"),
         ({"id2label": {"0": "cat"}}, CheckpointError, "names 1 classes; the head has 3"),
         ({"id2label": {"a": "cat", "b": "dog", "c": "owl"}}, CheckpointError, "names 3 classes"),

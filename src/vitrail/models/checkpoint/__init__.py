@@ -77,7 +77,8 @@ def save(model: Backbone, path: str | Path) -> Path:
     header = json.dumps(about)
     state = model.state_dict()
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
-    metadata = {"format": "pt", "vitrail": header, "sha256": digest(header, state)}
+    # One entry, since safetensors shuffles several: the same model gives the same bytes.
+    metadata = {"vitrail": f"{digest(header, state)} {header}"}
     write_tensors(file, state, metadata, config=about if file != path else None)
     return file
 

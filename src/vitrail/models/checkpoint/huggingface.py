@@ -23,7 +23,7 @@ from vitrail.models.checkpoint.huggingface_names import LAYOUTS, End, Layout, pu
 from vitrail.models.registry import family_of
 from vitrail.models.vit import ViTConfig
 
-_PATCHES = re.compile(r"(.*\.)?embeddings\.patch_embeddings?\.(projection\.)?weight")
+_PATCHES = re.compile(r"(\w+\.)?embeddings\.patch_embeddings?\.(projection\.)?weight")
 _MARKS = {  # names that betray a model type, the most telling first
     r"embeddings\.class_embedding": "clip_vision_model",
     r"embeddings\.patch_embedding\.weight": "siglip_vision_model",
@@ -54,7 +54,7 @@ class HuggingFace:
         layout = _layout(weights.tensors, beside, weights.path)
         tensors = take_apart(layout.kind, layout.classic(weights.tensors))
         end = next(end for end in layout.ends if all(marker in tensors for marker in end.markers))
-        options = beside.get("vision_config", beside)
+        options = beside.get("vision_config", beside) if "model_type" in beside else {}
         if not isinstance(options, dict):
             raise CheckpointError(f"{weights.path}: config.json says vision_config = {options!r}; it must be an object")
         reader = Reader(layout, end, tensors, options, weights.path, hint)
@@ -78,15 +78,9 @@ class HuggingFace:
         about = describe(model, config, layout, end)
         # Whether a class of theirs says the same as ours is for `read` to judge.
         written = Weights(path=Path(end.architecture), tensors=tensors, config=about, metadata={})
-        back = self.read(written, None)
-        theirs = back.config
-        if not config.num_classes and {config.pool.kind, end.pool.kind} == {"class", "mean"}:
-            theirs = replace(back.config, pool=config.pool)  # type: ignore[call-arg]
-            message = (
-                f"{end.architecture} gives all tokens; that {config.pool.kind} pooling follows is not written down"
-            )
-            warnings.warn(message, Notice, stacklevel=2)
-        differences = _differences(config, theirs)
+        theirs = self.read(written, None).config
+        unsaid = not config.num_classes and {config.pool.kind, end.pool.kind} == {"class", "mean"}
+        differences = _differences(config, replace(theirs, pool=config.pool) if unsaid else theirs)  # type: ignore[call-arg]
         if layout.kind in _SQUARE_ONLY and any(isinstance(about[key], list) for key in ("image_size", "patch_size")):
             differences.append("images and patches, which must be square")
         if differences:
@@ -94,15 +88,17 @@ class HuggingFace:
                 f"no class of transformers is this model; {end.architecture} comes nearest, but differs in "
                 + "; ".join(differences)
             )
+        if unsaid:
+            how = f"that {config.pool.kind} pooling follows is not written down"
+            warnings.warn(f"{end.architecture} gives all tokens; {how}", Notice, stacklevel=2)
         return Foreign(tensors=layout.prefixed(tensors, end), config=about)
 
 
 def _layout(tensors: Mapping[str, Tensor], beside: Mapping[str, Any], path: Path) -> Layout:
-    kind = beside.get("model_type") or next(
-        kind for mark, kind in _MARKS.items() if any(re.fullmatch(rf"(\w+\.)?{mark}", name) for name in tensors)
-    )
+    guesses = (k for mark, k in _MARKS.items() if any(re.fullmatch(rf"(\w+\.)?{mark}", name) for name in tensors))
+    kind = str(beside.get("model_type") or next(guesses))
     if kind not in LAYOUTS:
-        raise Unsupported(f"{path} is of model_type {kind!r}, which is no plain ViT; {nearest(str(kind), LAYOUTS)}")
+        raise Unsupported(f"{path} is of model_type {kind!r}, which is no plain ViT; {nearest(kind, LAYOUTS)}")
     return LAYOUTS[kind]
 
 

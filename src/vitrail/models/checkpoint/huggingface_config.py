@@ -31,11 +31,8 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_python": "gelu",
 }
-_TOWERS = (
-    "clip_vision_model",
-    "siglip_vision_model",
-    "dinov3_vit",
-)  # they call one option otherwise and have no labels
+# They call one option otherwise, and have no labels.
+_TOWERS = ("clip_vision_model", "siglip_vision_model", "dinov3_vit")
 
 
 @dataclass(frozen=True)
@@ -140,20 +137,22 @@ class Reader:
 
     def image_size(self, patch: tuple[int, int]) -> tuple[int, int]:
         """The pixels that become patches: a margin that no patch covers (384 at a patch of 14) is not counted."""
-        value = self.options.get("image_size")
-        size = (value, value) if isinstance(value, int) else tuple(value or ())
-        if not size and self.has("position.0.table"):
-            shape = self.shape("position.0.table")
-            separate = self.has("prefix.class_token") and self.layout.kind != "dinov2_with_registers"
-            rows, columns = square_grid(shape[-2] - separate - (self.layout.kind == "deit"), self.path)
-            return rows * patch[0], columns * patch[1]
-        if not size and self.has("blocks.0.attention.relative.table"):
-            rows, columns = square_grid(self.shape("blocks.0.attention.relative.table")[0] - 3, self.path)
-            return (rows + 1) // 2 * patch[0], (columns + 1) // 2 * patch[1]
-        if not size:
+        said = self.options.get("image_size")
+        if said is not None:
+            size = said if isinstance(said, list | tuple) else [said, said]
+            if len(size) != 2 or not all(isinstance(side, int) for side in size):
+                raise CheckpointError(
+                    f"{self.path}: config.json says image_size = {said!r}; it must be one number or two"
+                )
+        elif self.has("position.0.table"):
+            prefix = self.has("prefix.class_token") and self.layout.kind != "dinov2_with_registers"
+            patches = self.shape("position.0.table")[-2] - prefix - (self.layout.kind == "deit")
+            size = [count * side for count, side in zip(square_grid(patches, self.path), patch, strict=True)]
+        elif self.has("blocks.0.attention.relative.table"):
+            offsets = square_grid(self.shape("blocks.0.attention.relative.table")[0] - 3, self.path)
+            size = [(count + 1) // 2 * side for count, side in zip(offsets, patch, strict=True)]
+        else:
             size = self.hint.image_size if self.hint is not None else (224, 224)
-        if len(size) != 2 or not all(isinstance(side, int) for side in size):
-            raise CheckpointError(f"{self.path}: config.json says image_size = {value!r}; it must be one number or two")
         return size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]
 
     def position(self) -> tuple[PositionConfig, ...]:
@@ -179,7 +178,7 @@ class Reader:
             raise Unsupported(f"{self.path}: biases on queries ({q}), keys ({k}) and values ({v}) alone")
         dropout = self.number("attention_probs_dropout_prob", self.number("attention_dropout", 0.0))
         bias = ("qkv" if k else "qv") if q else "none"
-        return SoftmaxConfig(bias=bias, head_dim=self.options.get("head_dim"), dropout=float(dropout))  # type: ignore[arg-type]
+        return SoftmaxConfig(bias=bias, head_dim=self.number("head_dim", None), dropout=float(dropout))  # type: ignore[arg-type]
 
     def mlp(self) -> MLPConfig:
         """Gated where the tensors are; the activation as the config says."""

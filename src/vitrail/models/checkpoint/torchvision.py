@@ -41,7 +41,7 @@ class Torchvision:
                    for name, tensor in weights.tensors.items()}  # fmt: skip  # the names before torchvision 0.12
         dim, channels, *patch = tensors["conv_proj.weight"].shape
         rows, columns = square_grid(tensors["encoder.pos_embedding"].shape[1] - 1, weights.path)
-        block = _BLOCK.format(i=0)
+        fc1 = tensors.get(f"{_BLOCK.format(i=0)}.mlp.0.bias")
         config = ViTConfig(
             dim=dim,
             depth=depth_of(tensors, r"encoder\.layers\.encoder_layer_(\d+)\."),
@@ -50,7 +50,7 @@ class Torchvision:
             channels=channels,
             num_classes=len(tensors["heads.head.bias"]) if "heads.head.bias" in tensors else 0,
             patch=LinearPatchConfig(size=(patch[0], patch[1])),
-            mlp=GeluMLPConfig(hidden=len(tensors[f"{block}.mlp.0.bias"])),
+            mlp=GeluMLPConfig(hidden=None if fc1 is None else len(fc1)),
         )
         return Found(family="vit", config=config, tensors=tensors, rules=RULES)
 

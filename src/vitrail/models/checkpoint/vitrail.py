@@ -20,17 +20,16 @@ class Vitrail:
 
     def recognises(self, weights: Weights) -> bool:
         """Whether the header is ours, or the config beside the file is."""
-        return "vitrail" in weights.metadata or (weights.config or {}).get("library") == "vitrail"
+        return "vitrail" in weights.metadata or _beside(weights) is not None
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
         """The model behind the weights, after the checksum has been verified."""
-        header = weights.metadata.get("vitrail")
-        if header is None or weights.metadata.get("sha256") != digest(header, weights.tensors):
+        checksum, _, header = weights.metadata.get("vitrail", "").partition(" ")
+        if checksum != digest(header, weights.tensors):
             raise CheckpointError(f"{weights.path} was changed after it was saved: its checksum does not match")
         about = json.loads(header)
-        # A folder may hold other files beside the one that config.json speaks of.
-        beside = weights.config if weights.path.name == "model.safetensors" else None
-        if beside is not None and beside.get("library") == "vitrail" and beside != about:
+        beside = _beside(weights)
+        if beside is not None and beside != about:
             raise CheckpointError(
                 f"{weights.path.parent / 'config.json'} does not belong to {weights.path.name}: it was edited, or a "
                 f"save was interrupted. {weights.path.name} is complete without it: delete config.json to load it"
@@ -57,6 +56,12 @@ class Vitrail:
     def write(self, model: Backbone) -> Foreign:
         """The model as it is, with what `read` needs to build it again."""
         return Foreign(tensors=model.state_dict(), config=describe_model(model))
+
+
+def _beside(weights: Weights) -> Mapping[str, Any] | None:
+    """The config.json of ours that speaks of this file; a folder may hold other files too."""
+    ours = (weights.config or {}).get("library") == "vitrail" and weights.path.name == "model.safetensors"
+    return weights.config if ours else None
 
 
 def describe_model(model: Backbone) -> Mapping[str, Any]:

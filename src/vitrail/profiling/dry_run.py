@@ -105,8 +105,16 @@ class FusedKernels(TorchFunctionMode):
             return _rms_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _attention(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any
+    def _attention(  # noqa: PLR0917  (the signature of the function that it stands for)
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
         """B A N d, B A M d, B A M e -> B A N e; a causal mask saves nothing here, as no kernel skips all of it."""
         self.on_macs(query.shape[:-1].numel() * key.shape[-2] * (key.shape[-1] + value.shape[-1]))
