@@ -19,7 +19,9 @@ def test_a_page_shows_what_comes_out(page: Path, tmp_path: Path) -> None:
 
 
 def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
-    page = "```python\nprint(1 + 1)\n```\n```text\n3\n```\n```console\n$ echo one; echo two\none\n...\n$ echo x\ny\n```\n"
+    page = (
+        "```python\nprint(1 + 1)\n```\n```text\n3\n```\n```console\n$ echo one; echo two\none\n...\n$ echo x\ny\n```\n"
+    )
     verdicts = [snippets.matches(snippet.shown, printed) for snippet, printed in snippets.run(page, tmp_path)]
     assert verdicts == [False, True, False]
 

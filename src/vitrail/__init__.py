@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail import errors as errors
     from vitrail.models.backbone import Features as Features
     from vitrail.models.checkpoint import convert as convert
     from vitrail.models.checkpoint import load as load
@@ -25,6 +26,7 @@ _HOMES = {
     "convert": "vitrail.models.checkpoint",
     "create": "vitrail.models.registry",
     "describe": "vitrail.profiling",
+    "errors": "vitrail",
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
     "save": "vitrail.models.checkpoint",
@@ -36,6 +38,8 @@ __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604  (all strings)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    if _HOMES[name] == "vitrail":
+        return importlib.import_module(f"vitrail.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -192,9 +192,13 @@ def _terminal(section: Section) -> Padding:
             grid.add_row(RichText(name, style="dim"), RichText(value))
         return Padding(grid, (0, 0, 0, 1))
     grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
-    for name, right in zip(section.columns, section.right(), strict=True):
-        grid.add_column(RichText(name), justify="right" if right else "left", no_wrap=True)
-    for cells in section.shown():
+    rows = list(section.shown())
+    for index, (name, right) in enumerate(zip(section.columns, section.right(), strict=True)):
+        # Where the terminal is narrow, words give way; numbers and paths stay whole.
+        whole = right or section.columns[name] == "path"
+        least = max(len(name), *(2 * cells[index][0] + len(cells[index][1]) for cells in rows)) if whole else None
+        grid.add_column(RichText(name), justify="right" if right else "left", no_wrap=True, min_width=least)
+    for cells in rows:
         nested = cells[0][0] > 0
         grid.add_row(*(RichText("  " * depth + text) for depth, text in cells), style="dim" if nested else None)
     return Padding(grid, (0, 0, 0, 1))

@@ -22,7 +22,7 @@ def test_block_of_attention_and_mlp_by_hand():
 def test_layers_add_up():
     report = vitrail.describe("vit_base_patch16", image_size=(64, 96), batch=2)
     layers, totals = report["Layers"].rows, report["Totals"].values
-    for column in ("parameters", "MACs", "kept"):
+    for column in ("parameters", "MACs", "activations"):
         top = [
             row[column] for row in layers if "." not in row["layer"].removeprefix("blocks.").removeprefix("position.")
         ]
@@ -43,7 +43,7 @@ def test_depth_opens_more_levels():
     shallow, deep = (rows(vitrail.describe(small(), depth=depth)) for depth in (1, 3))
     assert "blocks.0-1.mlp" not in shallow
     assert deep["blocks.0-1.mlp.fc1"]["MACs"] == 2 * 5 * 32 * 128
-    for column in ("parameters", "MACs", "kept"):
+    for column in ("parameters", "MACs", "activations"):
         parts = [row[column] for name, row in deep.items() if name.startswith("blocks.0-1.attention.")]
         assert sum(parts) == deep["blocks.0-1.attention"][column]
 
@@ -60,7 +60,7 @@ def test_report_survives_json_and_shows_its_config():
 def test_name_sketch_and_model_agree():
     described = [vitrail.describe(it) for it in ("vit32_small", sketch("vit32_small"), vitrail.create("vit32_small"))]
     assert len({repr(report["Layers"].rows) for report in described}) == 1
-    assert [report.title for report in described] == ["vit32_small", "ViT", "ViT"]
+    assert [report.title for report in described] == ["vit32_small", "ViT: vit32_small", "ViT: vit32_small"]
 
 
 def test_hooks_are_removed_after_an_error():

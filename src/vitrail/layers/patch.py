@@ -65,17 +65,25 @@ def patchify(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class LinearPatch(nn.Module):
-    """B C H W -> B N D: a strided convolution, which is a linear map of each flat patch (arXiv:2010.11929)."""
+    """B C H W -> B N D: one linear map of every patch (arXiv:2010.11929)."""
 
     def __init__(self, channels: int, dim: int, config: LinearPatchConfig) -> None:
         super().__init__()
-        self.size, stride = config.size, config.stride or config.size
-        self.overlaps = stride != config.size or config.padding != (0, 0)
-        self.projection = nn.Conv2d(channels, dim, config.size, stride, config.padding, bias=config.bias)
+        stride = config.stride or config.size
+        self.projection = PatchConv(channels, dim, config.size, stride, config.padding, bias=config.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """B C H W -> B N D."""
-        if self.overlaps:
-            return self.projection(images).flatten(2).transpose(1, 2)  # B D h w -> B N D
-        # The matrix product beats cuDNN's convolution by far in bf16 (0.22 against 2.15 ms, ViT-B/16, batch 256, H200).
-        return F.linear(patchify(images, self.size), self.projection.weight.flatten(1), self.projection.bias)
+        return self.projection(images)
+
+
+class PatchConv(nn.Conv2d):
+    """A convolution that answers with tokens: B C H W -> B N D."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """B C H W -> B N D."""
+        if self.stride != self.kernel_size or self.padding != (0, 0):
+            return super().forward(images).flatten(2).transpose(1, 2)  # B D h w -> B N D
+        # Without overlap it is a matrix product, which beats cuDNN's convolution by far in bf16: 0.22 against 2.15 ms
+        # for a batch of 256 at ViT-B/16 on an H200.
+        return F.linear(patchify(images, (self.kernel_size[0], self.kernel_size[1])), self.weight.flatten(1), self.bias)

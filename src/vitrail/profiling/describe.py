@@ -9,12 +9,13 @@ from torch import nn
 from vitrail.config import Choice
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.registry import presets
 from vitrail.profiling.count import Node, blank_images, count, float_type, named_or_given
-from vitrail.report import Facts, Report, Table, Text, Value, show
+from vitrail.report import Facts, Report, Table, Text, Unit, Value, show
 
 _NOTES = (
     "All numbers are for the whole batch. MACs are the multiply-accumulates of matrix products and convolutions in one "
-    "forward pass; one MAC is two FLOPs. Kept is what a training step holds from the forward to the backward pass "
+    "forward pass; one MAC is two FLOPs. Activations are what a training step holds from the forward to the backward pass "
     "beside the weights, where fused attention keeps no N x N matrix and a dropout mask takes one byte an element. "
     "Memory that layers share counts once, for the first that saved it."
 )
@@ -23,7 +24,7 @@ _NOTES = (
 def describe(
     model: str | Backbone, *, image_size: int | tuple[int, int] | None = None, batch: int = 1, depth: int = 2
 ) -> Report:
-    """Parameters, MACs and kept activations by layer, down to `depth` levels; runs shapes only, in no time.
+    """Parameters, MACs and activation memory by layer, down to `depth` levels; runs shapes only, in no time.
 
     A name is described without memory for its weights; a model is left exactly as it was.
     """
@@ -45,11 +46,22 @@ def describe(
         "weights": sum(p.numel() * p.element_size() for p in built.parameters()),
         "MACs": macs,
         "FLOPs": 2 * macs,
-        "kept": kept,
+        "activations": kept,
     }
-    totals = Facts("Totals", facts, {"weights": "bytes", "MACs": "si", "FLOPs": "si", "kept": "bytes"})
+    totals = Facts("Totals", facts, {"weights": "bytes", "MACs": "si", "FLOPs": "si", "activations": "bytes"})
     sections = (totals, _layers(tree, depth), Facts("Config", summary(built.config)), Text("Notes", _NOTES))
-    return Report(model if isinstance(model, str) else type(built).__name__, sections)
+    return Report(model if isinstance(model, str) else _title(built.config), sections)
+
+
+def _title(config: BackboneConfig) -> str:
+    """What a model without a name is called: its family, and the preset it equals up to image and classes."""
+    name = type(config).__name__.removesuffix("Config")
+    for preset, (known, _) in presets().items():
+        if type(known) is type(config) and known == dataclasses.replace(
+            config, image_size=known.image_size, num_classes=known.num_classes, channels=known.channels
+        ):
+            return f"{name}: {preset}"
+    return name
 
 
 def summary(config: BackboneConfig) -> dict[str, Value]:
@@ -88,12 +100,11 @@ def _layers(tree: Node, depth: int) -> Table:
                 "parameters": parameters,
                 "MACs": macs,
                 "of MACs": macs / whole[1] if macs else None,
-                "kept": kept,
-                "of kept": kept / whole[2] if kept else None,
+                "activations": kept,
             }
         )
-    units = {"layer": "path", "module": "", "parameters": "", "MACs": "si", "of MACs": "share"}
-    return Table("Layers", units | {"kept": "bytes", "of kept": "share"}, rows)  # type: ignore[arg-type]
+    units: dict[str, Unit] = {"layer": "path", "module": "", "parameters": "", "MACs": "si", "of MACs": "share"}
+    return Table("Layers", units | {"activations": "bytes"}, rows)
 
 
 def _rows(node: Node, path: str, times: int, depth: int) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
@@ -107,7 +118,7 @@ def _rows(node: Node, path: str, times: int, depth: int) -> Iterator[tuple[str, 
         parameters, macs, kept = first.total
         if parameters or macs or kept:
             kind = type(first.module).__name__
-            yield below, f"{many} x {kind}" if many > 1 else kind, (parameters * many, macs * many, kept * many)
+            yield below, f"{len(run)} x {kind}" if len(run) > 1 else kind, (parameters * many, macs * many, kept * many)
             inner = list(_rows(first, below, many, depth - 1)) if depth > 1 else []
             if len(inner) > 1:  # a single layer inside would only repeat the row
                 yield from inner

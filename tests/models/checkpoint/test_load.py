@@ -157,3 +157,26 @@ def test_a_checkpoint_of_a_later_version_says_so(model: Backbone, tmp_path: Path
         write_tensors(tmp_path / "later.safetensors", model.state_dict(), metadata)
         with pytest.raises(CheckpointError, match=message):
             vitrail.load(tmp_path / "later.safetensors")
+
+
+def test_a_plain_state_dict_of_ours_needs_its_name(model: Backbone, tmp_path: Path) -> None:
+    whole = vitrail.create("vit32_small", num_classes=3).eval()
+    torch.save(whole.state_dict(), tmp_path / "plain.pth")
+    with pytest.raises(CheckpointError, match="name the model"):
+        vitrail.load(tmp_path / "plain.pth")
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(vitrail.load(tmp_path / "plain.pth", model="vit32_small")(images), whole(images))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        vitrail.load(tmp_path / "plain.pth", model="vit_tiny_patch16")
+
+
+def test_a_conversion_that_does_not_read_back_is_an_error(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    from vitrail.models import checkpoint
+
+    def careless(file, tensors, metadata, *, config) -> None:
+        write(file, tensors | {"blocks.0.norm1.bias": tensors["blocks.0.norm2.bias"] + 1}, metadata, config=config)
+
+    write = checkpoint.write_tensors
+    monkeypatch.setattr(checkpoint, "write_tensors", careless)
+    with pytest.raises(CheckpointError, match=r"read back.*blocks\.0\.norm1\.bias"):
+        vitrail.convert(folder, tmp_path / "out", to="timm")

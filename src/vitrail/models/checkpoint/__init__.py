@@ -92,13 +92,20 @@ def convert(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
 ) -> Path:
-    """Rewrites any known checkpoint as a folder that vitrail, timm or Hugging Face loads; returns the weight file."""
+    """Rewrites any known checkpoint as a folder that vitrail, timm or Hugging Face loads; returns the weight file.
+
+    What was written is read back, and every tensor compared.
+    """
     if to not in ("vitrail", "timm", "hf"):
         raise ConfigError(f"cannot convert to {to!r}; {nearest(to, ('vitrail', 'timm', 'hf'))}")
     loaded = load(source, model=model, num_classes=num_classes, image_size=image_size)
     if to == "vitrail":
-        return save(loaded, out)
-    foreign = DIALECTS[to].write(loaded)
-    file = Path(out) / "model.safetensors"
-    write_tensors(file, foreign.tensors, {"format": "pt"}, config=foreign.config)
+        file = save(loaded, out)
+    else:
+        foreign, file = DIALECTS[to].write(loaded), Path(out) / "model.safetensors"
+        write_tensors(file, foreign.tensors, {"format": "pt"}, config=foreign.config)
+    again = load(file).state_dict()
+    state = loaded.state_dict()
+    if wrong := [name for name in state if name not in again or not torch.equal(state[name], again[name])]:
+        raise CheckpointError(f"{file} does not read back as it was written: {', '.join(wrong[:8])}")
     return file

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vitrail import __version__
@@ -12,6 +13,8 @@ from vitrail.models.checkpoint.dialect import Foreign, Found, rule
 from vitrail.models.checkpoint.files import Weights, digest
 from vitrail.models.registry import FAMILIES, family_of
 
+_OURS = "patch.projection.weight"  # a tensor that every plain state dict of ours has
+
 
 class Vitrail:
     """What `save` writes."""
@@ -19,11 +22,13 @@ class Vitrail:
     name = "vitrail"
 
     def recognises(self, weights: Weights) -> bool:
-        """Whether the header is ours, or the config beside the file is."""
-        return "vitrail" in weights.metadata or _beside(weights) is not None
+        """Whether the header is ours, or the config beside the file, or the tensors' names."""
+        return "vitrail" in weights.metadata or _beside(weights) is not None or _OURS in weights.tensors
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
         """The model behind the weights, after the checksum has been verified."""
+        if "vitrail" not in weights.metadata and _beside(weights) is None:
+            return _bare(weights, hint)
         checksum, _, header = weights.metadata.get("vitrail", "").partition(" ")
         if checksum != digest(header, weights.tensors):
             raise CheckpointError(f"{weights.path} was changed after it was saved: its checksum does not match")
@@ -56,6 +61,19 @@ class Vitrail:
     def write(self, model: Backbone) -> Foreign:
         """The model as it is, with what `read` needs to build it again."""
         return Foreign(tensors=model.state_dict(), config=describe_model(model))
+
+
+def _bare(weights: Weights, hint: BackboneConfig | None) -> Found:
+    """A plain state dict, as `torch.save(model.state_dict(), ...)` leaves it: the model must be named."""
+    if hint is None:
+        raise CheckpointError(
+            f"{weights.path} holds tensors of ours but not the config, which `vitrail.save` would have added; name the "
+            f"model: load(..., model='vit_base_patch16')"
+        )
+    family = next(family for family in FAMILIES.values() if family.config is type(hint))
+    head = weights.tensors.get("head.weight")
+    config = replace(hint, num_classes=0 if head is None else len(head))
+    return Found(family=family.name, config=config, tensors=weights.tensors, rules=[rule(n) for n in weights.tensors])
 
 
 def _beside(weights: Weights) -> Mapping[str, Any] | None:
