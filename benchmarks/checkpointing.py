@@ -79,7 +79,7 @@ def measure(job: tuple[int, bool, bool]) -> dict[str, float]:
 def kept(side: int, *, fused: bool, checkpointing: bool) -> int:
     """Bytes that the blocks keep for backward."""
     rows = vitrail.describe(build(side, fused=fused, checkpointing=checkpointing), depth=1)["Layers"].rows
-    return sum(row["kept"] for row in rows if str(row["layer"]).startswith("blocks"))
+    return sum(row["activations"] for row in rows if str(row["layer"]).startswith("blocks"))
 
 
 def exponent(rows: list[dict[str, float]], measured: str) -> float:
@@ -121,10 +121,10 @@ def main() -> None:
         with fork.Pool(1, maxtasksperchild=1) as pool:
             rows = pool.map(measure, [(side, fused, checkpointing) for side in SIDES], chunksize=1)
         for side, row in zip(SIDES, rows, strict=True):
-            row["kept"] = kept(side, fused=fused, checkpointing=checkpointing)
+            row["activations"] = kept(side, fused=fused, checkpointing=checkpointing)
         names = ("fused" if fused else "explicit", show(checkpointing))
         for row in rows:
-            cells = (show(row["kept"], "bytes"), show(row["peak"], "bytes"), f"{1000 * row['seconds']:.1f} ms")
+            cells = (show(row["activations"], "bytes"), show(row["peak"], "bytes"), f"{1000 * row['seconds']:.1f} ms")
             table.add_row(*names, show(row["N"]), *cells)
         slopes = {name: exponent(rows, name) for name in MEASURES}
         table.add_row(*names, "exponent", *(f"{slope:.2f}" for slope in slopes.values()), style="bold")

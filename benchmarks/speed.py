@@ -1,4 +1,4 @@
-"""How fast a plain ViT runs, forward and training step, beside timm, Hugging Face and torchvision in one interleaved run.
+"""How fast a plain ViT runs beside timm, Hugging Face and torchvision, in one interleaved run.
 
     python benchmarks/speed.py --model base --batch 8 --json speed.json
     python benchmarks/speed.py --device cuda --dtype bfloat16 --batch 256 --compile

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,8 @@ def run(page: str, folder: Path) -> Iterator[tuple[Snippet, str]]:
 
 def _python(source: str, session: dict[str, object], folder: Path) -> str:
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.chdir(folder):
+    with contextlib.redirect_stdout(printed), contextlib.chdir(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pages show what is printed; notices go to the error stream
         exec(compile(source, "<snippet>", "exec"), session)
     return printed.getvalue()
 

@@ -12,18 +12,51 @@ build its layer::
 """
 
 import dataclasses
+import math
 import types
 import typing
 from abc import ABC
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from vitrail.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
 
-class Choice(ABC):
+class Range(NamedTuple):
+    """The numbers that a field may hold; stands in its type: `Annotated[int, Range(1)]`."""
+
+    least: float
+    most: float = math.inf
+    open: bool = False  # whether `least` itself is too little
+
+    def __str__(self) -> str:
+        least = f"greater than {self.least:g}" if self.open else f"{self.least:g} or more"
+        return least if self.most == math.inf else f"{least}, and {self.most:g} or less"
+
+    def holds(self, number: float) -> bool:
+        """Whether a number is in the range."""
+        return self.least <= number <= self.most and not (self.open and number == self.least)
+
+
+Count = Annotated[int, Range(1)]
+CountFromZero = Annotated[int, Range(0)]
+Rate = Annotated[float, Range(0.0, 1.0)]
+Positive = Annotated[float, Range(0.0, open=True)]
+
+
+class Config:
+    """Base of all config dataclasses: refuses numbers outside the range that a field's type gives."""
+
+    def __post_init__(self) -> None:
+        """Checks every field that has a range."""
+        for name, hint in _hints(type(self)).items():
+            if (value := getattr(self, name, None)) is not None:
+                _check(hint, value, name)
+
+
+class Choice(Config, ABC):
     """A point of choice; each alternative subclasses it with `kind="its-name"`."""
 
     kind: ClassVar[str] = ""
@@ -35,13 +68,15 @@ class Choice(ABC):
         if Choice in cls.__bases__:
             cls.kinds = {}
         if kind:
+            if kind in cls.kinds:
+                raise TypeError(f"{cls.kinds[kind].__qualname__} is {kind!r} already")
             cls.kind = kind
             cls.kinds[kind] = cls
 
 
 def apply(config: T, changes: Mapping[str, Any], where: str = "") -> T:
     """A copy of the config with the changes; nested mappings merge, strings name a choice, unknown keys fail."""
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, value in changes.items():
@@ -65,7 +100,7 @@ def to_dict(config: Any) -> Any:
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """A config of the given class from plain data; every required field must be there, and no other."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in data:
         if name not in fields:
@@ -80,6 +115,24 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     return cls(**{name: _parse(hints[name], value, None, _at(where, name)) for name, value in data.items()})
 
 
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _check(hint: Any, value: Any, where: str) -> None:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        for limit in arguments[1:]:
+            if isinstance(limit, Range) and not limit.holds(value):
+                raise ConfigError(f"{where} is {value}; it must be {limit}")
+    elif origin is tuple and isinstance(value, tuple) and len(arguments) == len(value):
+        for inner, item in zip(arguments, value, strict=True):
+            _check(inner, item, where)
+    elif origin in (types.UnionType, typing.Union):
+        for inner in arguments:
+            _check(inner, value, where)
+
+
 def _at(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
@@ -87,6 +140,8 @@ def _at(where: str, name: str) -> str:
 def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
     """The value as the hinted type; `current` is what a partial mapping merges into."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _parse(arguments[0], value, current, where)
     if origin in (types.UnionType, typing.Union):
         return _parse_union(arguments, value, current, where)
     if origin is Literal:

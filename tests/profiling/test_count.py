@@ -65,7 +65,7 @@ def test_checkpointing_keeps_the_inputs_of_blocks_alone(fused):
     model.checkpointing = True
     tokens = 4 * 5 * 32 * 4  # bytes of B P+N D
     report = rows(vitrail.describe(model, batch=4))
-    assert report["blocks.0-1"]["kept"] == 2 * tokens
+    assert report["blocks.0-1"]["activations"] == 2 * tokens
     assert kept(model, batch=4) == really_kept(model, torch.randn(4, 3, 32, 32))
 
 
@@ -76,7 +76,7 @@ def growth(*, fused: bool, checkpointing: bool) -> float:
         changes = {**SMALL, "image_size": 4 * side, "patch": {"size": 4}, "attention": {"fused": fused}}
         model = sketch("vit_tiny_patch16", **changes)
         model.checkpointing = checkpointing
-        found.append((side * side, rows(vitrail.describe(model))["blocks.0-1"]["kept"]))
+        found.append((side * side, rows(vitrail.describe(model))["blocks.0-1"]["activations"]))
     (few, less), (many, more) = found
     return math.log(more / less) / math.log(many / few)
 
@@ -93,7 +93,7 @@ def test_frozen_layers_keep_nothing():
     model.requires_grad_(False)
     model.head.requires_grad_(True)
     report = vitrail.describe(model)
-    assert {name for name, row in rows(report).items() if row["kept"]} == {"head", "total"}
+    assert {name for name, row in rows(report).items() if row["activations"]} == {"head", "total"}
     assert report["Totals"].values["parameters that learn"] == 32 * 5 + 5
 
 

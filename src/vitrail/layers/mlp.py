@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import Choice
+from vitrail.config import Choice, Count, Positive
 from vitrail.layers.norm import NormConfig
 
 
@@ -31,8 +31,8 @@ class MLPConfig(Choice):
 class GeluMLPConfig(MLPConfig, kind="mlp"):
     """Linear, GELU, linear; `inner_norm` normalises the hidden layer (NormFormer, arXiv:2110.09456)."""
 
-    ratio: float = 4.0
-    hidden: int | None = None
+    ratio: Positive = 4.0
+    hidden: Count | None = None
     activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
     inner_norm: bool = False
 
@@ -45,8 +45,8 @@ class GeluMLPConfig(MLPConfig, kind="mlp"):
 class SwiGLUConfig(MLPConfig, kind="swiglu"):
     """SiLU-gated linear unit; the default ratio keeps an MLP's parameter count (Shazeer 2020, arXiv:2002.05202)."""
 
-    ratio: float = 8 / 3
-    hidden: int | None = None
+    ratio: Positive = 8 / 3
+    hidden: Count | None = None
     inner_norm: bool = False
 
     def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:

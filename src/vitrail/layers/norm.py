@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from vitrail.config import Choice
+from vitrail.config import Choice, Positive
 
 
 class NormConfig(Choice):
@@ -20,7 +20,7 @@ class NormConfig(Choice):
 class LayerNormConfig(NormConfig, kind="layer"):
     """Mean and variance over D, then gain and bias (Ba et al. 2016, arXiv:1607.06450)."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
 
     def build(self, dim: int) -> nn.Module:
         """The layer: ... D -> ... D."""
@@ -31,7 +31,7 @@ class LayerNormConfig(NormConfig, kind="layer"):
 class RMSNormConfig(NormConfig, kind="rms"):
     """Root mean square over D, then gain (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
 
     def build(self, dim: int) -> nn.Module:
         """The layer: ... D -> ... D."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import Choice
+from vitrail.config import Choice, Count, CountFromZero
 from vitrail.errors import InputError
 
 Grid = tuple[int, int]
@@ -28,9 +28,9 @@ class PatchConfig(Choice):
 class LinearPatchConfig(PatchConfig, kind="linear"):
     """One linear map per patch; patches overlap where `stride` is smaller than `size`."""
 
-    size: tuple[int, int] = (16, 16)
-    stride: tuple[int, int] | None = None
-    padding: tuple[int, int] = (0, 0)
+    size: tuple[Count, Count] = (16, 16)
+    stride: tuple[Count, Count] | None = None
+    padding: tuple[CountFromZero, CountFromZero] = (0, 0)
     bias: bool = True
 
     def grid(self, image_size: tuple[int, int]) -> Grid:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import Choice
+from vitrail.config import Choice, Positive
 from vitrail.errors import ConfigError
 from vitrail.layers.patch import Grid
 
@@ -45,7 +45,7 @@ class LearnedConfig(AddedPositionConfig, kind="learned"):
 class SinCos1DConfig(AddedPositionConfig, kind="sincos1d"):
     """Fixed sines and cosines of the index in row order (Vaswani et al. 2017, arXiv:1706.03762)."""
 
-    theta: float = 10_000.0
+    theta: Positive = 10_000.0
 
     def build(self, dim: int, *, grid: Grid, num_prefix: int) -> "AddedPosition":
         """The layer: B P+N D -> B P+N D."""
@@ -56,7 +56,7 @@ class SinCos1DConfig(AddedPositionConfig, kind="sincos1d"):
 class SinCos2DConfig(AddedPositionConfig, kind="sincos2d"):
     """Fixed sines and cosines of column, then row; `endpoint`: SimpleViT's frequencies (arXiv:2205.01580)."""
 
-    theta: float = 10_000.0
+    theta: Positive = 10_000.0
     endpoint: bool = False
 
     def build(self, dim: int, *, grid: Grid, num_prefix: int) -> "AddedPosition":

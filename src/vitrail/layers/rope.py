@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vitrail.config import Count, Positive
 from vitrail.errors import ConfigError
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, PositionConfig, frequencies
@@ -21,9 +22,9 @@ class RopeConfig(PositionConfig, kind="rope"):
     channel i with i + d/2 (DINOv3).
     """
 
-    theta: float = 10_000.0
+    theta: Positive = 10_000.0
     coordinates: Literal["index", "centred"] = "index"
-    reference: tuple[int, int] | None = None
+    reference: tuple[Count, Count] | None = None
     pairs: Literal["neighbours", "halves"] = "neighbours"
 
     def build(self, head_dim: int, *, grid: Grid, num_prefix: int) -> "Rope":

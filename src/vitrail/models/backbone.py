@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 from torch import Tensor, nn
 
+from vitrail.config import Config, Count, CountFromZero
 from vitrail.errors import InputError, ResampledNotice
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded
@@ -30,12 +31,12 @@ class Features(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackboneConfig:
+class BackboneConfig(Config):
     """What every family's config has."""
 
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    num_classes: int = 1000
+    image_size: tuple[Count, Count] = (224, 224)
+    channels: Count = 3
+    num_classes: CountFromZero = 1000
     dynamic_size: bool = False
 
     def grid(self, image_size: tuple[int, int]) -> Grid:

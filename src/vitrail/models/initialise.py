@@ -18,7 +18,7 @@ def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
     """Fills a model, or the part of one that stands under `name`, with fresh weights.
 
     "paper": Xavier-uniform linear maps, LeCun-normal patches, a head of zeros (arXiv:2010.11929 and its JAX code).
-    "trunc_normal": a truncated normal of 0.02 throughout (DeiT, arXiv:2012.12877, and most that followed).
+    "trunc_normal": a truncated normal of 0.02 for linear maps, tokens and positions (DeiT, arXiv:2012.12877).
     """
     for path, module in model.named_modules(prefix=name):
         if isinstance(module, nn.Linear):

@@ -66,10 +66,11 @@ def resolve(name: str) -> tuple[Family, BackboneConfig]:
 def _named(name: str) -> tuple[Family, BackboneConfig] | None:
     # timm adds the image size and, after a dot, the training that made the weights.
     bare = name.split(".", maxsplit=1)[0]
-    sized = re.fullmatch(r"(.+)_(\d{2,4})", bare)
     for family in FAMILIES.values():
         if bare in family.presets:
             return family, family.presets[bare].config
-        if sized and sized[1] in family.presets:
-            return family, apply(family.presets[sized[1]].config, {"image_size": int(sized[2])})
+    if sized := re.fullmatch(r"(.+)_(\d{2,4})", bare):
+        for family in FAMILIES.values():
+            if sized[1] in family.presets:
+                return family, apply(family.presets[sized[1]].config, {"image_size": int(sized[2])})
     return None

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitrail.config import Count, CountFromZero, Rate
 from vitrail.errors import ConfigError
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
@@ -29,25 +30,34 @@ class ViTConfig(BackboneConfig):
     over the pooled vector alone.
     """
 
-    dim: int
-    depth: int
-    num_heads: int
+    dim: Count
+    depth: CountFromZero
+    num_heads: Count
     patch: PatchConfig = LinearPatchConfig()
     position: tuple[PositionConfig, ...] = (LearnedConfig(),)
     class_token: bool = True
-    registers: int = 0
+    registers: CountFromZero = 0
     embed_norm: bool = False
     attention: AttentionConfig = SoftmaxConfig()
     mlp: MLPConfig = GeluMLPConfig()
     norm: NormConfig = LayerNormConfig()
     norm_placement: NormPlacement = "pre"
     layer_scale: float | None = None
-    dropout: float = 0.0
-    drop_path: float = 0.0
+    dropout: Rate = 0.0
+    drop_path: Rate = 0.0
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     pool: PoolConfig = ClassPoolConfig()
     head_bias: bool = True
     init: Scheme = "paper"
+
+    def __post_init__(self) -> None:
+        """Refuses numbers and combinations that no model can have."""
+        super().__post_init__()
+        kinds = [position.kind for position in self.position]
+        if len(set(kinds)) < len(kinds):
+            raise ConfigError(f"position names a kind twice: {', '.join(kinds)}")
+        if self.pool.needs_class_token and not self.class_token:
+            raise ConfigError(f"pool {self.pool.kind!r} reads the class token, but class_token is False")
 
     def grid(self, image_size: tuple[int, int]) -> Grid:
         """The grid of patches for an image size, or an error that names a size that fits."""
@@ -63,8 +73,6 @@ class ViT(Backbone):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
         dim, grid = config.dim, config.grid(config.image_size)
-        if config.pool.needs_class_token and not config.class_token:
-            raise ConfigError(f"pool {config.pool.kind!r} reads the class token, but class_token is False")
         self.patch = config.patch.build(config.channels, dim)
         self.prefix = PrefixTokens(
             dim, class_token=config.class_token, distillation=self.distillation, registers=config.registers

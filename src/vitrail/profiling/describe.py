@@ -14,10 +14,10 @@ from vitrail.profiling.count import Node, blank_images, count, float_type, named
 from vitrail.report import Facts, Report, Table, Text, Unit, Value, show
 
 _NOTES = (
-    "All numbers are for the whole batch. MACs are the multiply-accumulates of matrix products and convolutions in one "
-    "forward pass; one MAC is two FLOPs. Activations are what a training step holds from the forward to the backward pass "
-    "beside the weights, where fused attention keeps no N x N matrix and a dropout mask takes one byte an element. "
-    "Memory that layers share counts once, for the first that saved it."
+    "All numbers are for the whole batch. MACs are the multiply-accumulates of matrix products and convolutions in "
+    "one forward pass; one MAC is two FLOPs. Activations are what a training step holds from the forward to the "
+    "backward pass beside the weights, where fused attention keeps no N x N matrix and a dropout mask takes one byte "
+    "an element. Memory that layers share counts once, for the first that saved it."
 )
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.config import Count, Positive, Rate
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention.base import Attention, AttentionConfig, Site
 from vitrail.layers.patch import Grid
@@ -22,12 +23,12 @@ class SoftmaxConfig(AttentionConfig, kind="softmax"):
     (arXiv:2302.05442); `inner_norm` normalises the heads' output before the projection (EVA-02 CLIP).
     """
 
-    head_dim: int | None = None
+    head_dim: Count | None = None
     bias: Literal["qkv", "qv", "none"] = "qkv"
     qk_norm: bool = False
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     inner_norm: bool = False
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     fused: bool = True
 
     def build(self, site: Site) -> Attention:
@@ -41,8 +42,6 @@ class SoftmaxAttention(Attention):
     def __init__(self, config: SoftmaxConfig, site: Site) -> None:
         super().__init__()
         self.num_heads, self.head_dim = site.num_heads, _head_dim(config, site)
-        if config.temperature <= 0:
-            raise ConfigError(f"temperature is {config.temperature}; it must be greater than 0")
         self.scale = self.head_dim**-0.5 / config.temperature
         self.dropout, self.fused = config.dropout, config.fused
         inner = self.num_heads * self.head_dim

@@ -83,10 +83,10 @@ def to_ours(found: Found, model: Backbone) -> dict[str, Tensor]:
     for each in expand(found.rules, depth_of(wanted)):
         if each.ours not in wanted:
             continue
+        left -= set(each.theirs)
         if absent := [name for name in each.theirs if name not in found.tensors]:
             missing += absent
             continue
-        left -= set(each.theirs)
         try:
             tensor = _join(each, [found.tensors[name] for name in each.theirs])
         except (RuntimeError, IndexError):

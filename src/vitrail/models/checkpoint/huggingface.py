@@ -150,7 +150,7 @@ def _essence(config: ViTConfig) -> ViTConfig:
     if isinstance(patch, LinearPatchConfig) and patch.stride is None:
         patch = replace(patch, stride=patch.size)
     if isinstance(mlp, GeluMLPConfig | SwiGLUConfig):
-        mlp = replace(mlp, ratio=0.0, hidden=mlp_width(config))
+        mlp = replace(mlp, ratio=1.0, hidden=mlp_width(config))
     if isinstance(attention, SoftmaxConfig):
         head_dim = attention.head_dim or config.dim // config.num_heads
         attention = replace(attention, head_dim=head_dim, dropout=0.0, fused=True)
