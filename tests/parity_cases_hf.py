@@ -1,6 +1,7 @@
 """Models of transformers and torchvision to hold ours against: tiny, every parameter random."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,15 +156,18 @@ CASES = [
     _hf("DINOv2 with registers", "Dinov2WithRegistersModel", encoder, num_register_tokens=4),
     _hf("DINOv2 with registers, classifier", "Dinov2WithRegistersForImageClassification", classifier),
     _hf("DINOv3", "DINOv3ViTModel", encoder, num_register_tokens=4),
-    _hf(
-        "DINOv3, gated, rectangular",
-        "DINOv3ViTModel",
-        encoder,
-        use_gated_mlp=True,
-        hidden_act="silu",
-        image_size=[24, 32],
-        key_bias=True,
-        num_register_tokens=1,
+    replace(
+        _hf(
+            "DINOv3, gated, rectangular",
+            "DINOv3ViTModel",
+            encoder,
+            use_gated_mlp=True,
+            hidden_act="silu",
+            key_bias=True,
+            num_register_tokens=1,
+        ),
+        image_size=(24, 32),
+        load_options={"image_size": (24, 32)},
     ),
     _hf("CLIP, image tower", "CLIPVisionModel", clip),
     _hf("CLIP, projection, gelu", "CLIPVisionModelWithProjection", clip, hidden_act="gelu", projection_dim=24),

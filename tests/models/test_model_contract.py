@@ -206,8 +206,6 @@ def test_compiled_gradients_are_the_same(name):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-# torch's own compiler still declares script methods when it is first imported.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")
 def test_inductor_agrees():
     model = tiny(depth=1)
     images = pictures(model)

@@ -83,7 +83,7 @@ def test_the_names_that_transformers_5_has_in_memory(name: str, tmp_path: Path) 
     peer.config.architectures = [type(peer).__name__]
     peer.config.save_pretrained(tmp_path)
     torch.save(peer.state_dict(), tmp_path / "pytorch_model.bin")
-    agree(case, peer.double(), vitrail.load(tmp_path))
+    agree(case, peer.double(), vitrail.load(tmp_path, **case.load_options))
 
 
 @BY_NAME
@@ -105,7 +105,7 @@ def test_written_and_read_by_transformers(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected, got = case.run(peer, images), RUNS.get(architecture, cases.classifier)(again.double().eval(), images)
     assert relative_error(expected.logits, got.logits) < 1e-6
-    agree(case, peer, vitrail.load(back))
+    agree(case, peer, vitrail.load(back, **case.load_options))
 
 
 def test_attention_weights(tmp_path: Path) -> None:
