@@ -43,6 +43,7 @@ class Range(NamedTuple):
 Count = Annotated[int, Range(1)]
 CountFromZero = Annotated[int, Range(0)]
 Rate = Annotated[float, Range(0.0, 1.0)]
+NotNegative = Annotated[float, Range(0.0)]
 Positive = Annotated[float, Range(0.0, open=True)]
 
 

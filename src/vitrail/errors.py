@@ -4,6 +4,9 @@ VitrailError
 ├── ConfigError       a name, key or value that does not exist or does not fit
 ├── InputError        images or tokens that a model cannot take
 ├── CheckpointError   a weight file that is damaged, incomplete or of another model
+├── DataError         data that cannot be read, or that no model could learn from
+│   └── BrokenImage   one image that cannot be decoded
+├── TrainingError     a run that cannot start, go on or be resumed
 └── Unsupported       a combination that makes no sense; the message says why
 
 Notice                a warning: something was done that a person should know
@@ -29,6 +32,18 @@ class InputError(VitrailError, ValueError):
 
 class CheckpointError(VitrailError):
     """A weight file that is damaged, incomplete, or made for another model."""
+
+
+class DataError(VitrailError):
+    """Data that cannot be read, or that no model could learn from."""
+
+
+class BrokenImage(DataError):
+    """One image that cannot be decoded; the message names it and says why."""
+
+
+class TrainingError(VitrailError):
+    """A run that cannot start, go on or be resumed."""
 
 
 class Unsupported(VitrailError):

@@ -1,0 +1,1 @@
+"""Features -> head -> loss, metrics, predictions: one file a task."""

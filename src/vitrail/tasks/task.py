@@ -1,0 +1,45 @@
+"""The contract of every task: a backbone, and what is asked of it."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from vitrail.data.dataset import Batch
+from vitrail.models.backbone import Backbone
+
+
+class Meter(Protocol):
+    """Collects batches and sums them up; its state is small and can be merged over processes."""
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Takes in one batch: what the model said, and the truth."""
+        ...
+
+    def compute(self) -> Mapping[str, Any]:
+        """Named numbers (and tensors such as a confusion matrix) over everything seen."""
+        ...
+
+
+class Task(nn.Module):
+    """Owns a backbone; the trainer knows a task through these methods alone."""
+
+    backbone: Backbone
+    best_metric: str  # of `metrics().compute()`, higher is better: what the best checkpoint is chosen by
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Scalars by name; "loss" is minimised, the others are shown. Labels may be soft: B K float32."""
+
+    @abstractmethod
+    def outputs(self, images: Tensor) -> Tensor:
+        """What metrics and predictions are made of: logits B K."""
+
+    @abstractmethod
+    def metrics(self) -> Meter:
+        """A fresh meter for one evaluation."""
+
+    @abstractmethod
+    def predict(self, images: Tensor) -> Mapping[str, Tensor]:
+        """Named results for float images B C H W: probabilities B K, and what else the task gives."""
