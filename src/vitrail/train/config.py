@@ -35,7 +35,7 @@ class TrainConfig(Config):
     """A recipe: model, data treatment, optimisation.
 
     `batch_size` counts images per optimiser step over all processes and all `accumulate` parts. `options` are changes
-    to the model's config, as keywords of `vitrail.create`. `precision` "auto" takes bf16 on a GPU and float32 elsewhere.
+    to the model's config, as keywords of `vitrail.create`. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
     """
 
     model: str = "vit_tiny_patch16"
