@@ -4,7 +4,7 @@ BIN := .venv/bin
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it; this cap is harmless elsewhere.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: venv demo test format lint types docs check clean
+.PHONY: venv demo test format lint types check clean
 
 venv: .venv/ready
 

@@ -34,7 +34,7 @@ from vitrail.report import show
 SEED = 0
 SIDES = (16, 24, 32, 40)  # patches of 4 pixels: N is the square
 CASES = [(fused, checkpointing) for fused in (False, True) for checkpointing in (False, True)]
-MEASURES = ("kept", "peak", "seconds")
+MEASURES = ("activations", "peak", "seconds")
 
 
 def build(side: int, *, fused: bool, checkpointing: bool) -> Backbone:

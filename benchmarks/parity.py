@@ -5,7 +5,6 @@ python benchmarks/parity.py [--only dinov3] [--json parity.json]
 
 import argparse
 import importlib.metadata
-import importlib.util
 import json
 import platform
 import sys
@@ -16,19 +15,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import peers  # makes the peers loadable; must come first
+import parity_cases_hf
+import parity_cases_timm
+import peers
 import torch
 from parity import Case, compare
 from rich.console import Console
 from rich.table import Table
-
-
-def cases() -> list[Case]:
-    found: list[Case] = []
-    for name in ("parity_cases_timm", "parity_cases_hf"):
-        if importlib.util.find_spec(name) is not None:
-            found += importlib.import_module(name).CASES
-    return found
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -54,7 +47,11 @@ def main() -> None:
 
     peers.transformers.logging.disable_progress_bar()
     peers.transformers.logging.set_verbosity_error()
-    rows = [measure(case) for case in cases() if arguments.only in f"{case.peer} {case.name}"]
+    rows = [
+        measure(case)
+        for case in [*parity_cases_timm.CASES, *parity_cases_hf.CASES]
+        if arguments.only in f"{case.peer} {case.name}"
+    ]
     table = Table("peer", "model", "image", "logits", "features", title="largest relative error in float64")
     for row in rows:
         numbers = (f"{row['logits']:.1e}", f"{row['features']:.1e}")

@@ -140,7 +140,7 @@ def main() -> None:
         taken = measure({n: make(m, images) for n, m in models.items()}, chosen.rounds, chosen.times, chosen.device)
         for name, times in taken.items():
             ratios = [b / a for a, b in zip(times, taken["timm"], strict=True)]
-            low, _, high = statistics.quantiles(ratios, n=4)
+            low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
             middle, rate = statistics.median(ratios), chosen.batch / statistics.median(times)
             table.add_row(mode, name, f"{rate:,.1f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")
             results.append(

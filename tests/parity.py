@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from vitrail.config import apply
 from vitrail.errors import HeadNotice, ResampledNotice
-from vitrail.models.backbone import Backbone, Features
+from vitrail.models.backbone import Backbone, BackboneConfig, Features
+from vitrail.models.registry import resolve
 
 
 class Outputs(NamedTuple):
@@ -46,6 +48,11 @@ class Case:
     image_size: tuple[int, int]
     load_options: Mapping[str, Any] = field(default_factory=dict)  # extra arguments for vitrail.load
     channels: int = 3
+
+
+def hint(name: str, **changes: Any) -> BackboneConfig:
+    """The config of a named model, changed: what a caller tells of a file that has no config."""
+    return apply(resolve(name)[1], changes)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity import Case, Outputs, randomise
+from parity import Case, Outputs, hint, randomise
 from peers import torchvision, transformers
 from torch import Tensor, nn
 
@@ -124,7 +124,8 @@ def _tv(name: str, **options: Any) -> Case:
         save=_save_torchvision,
         run=_run_torchvision,
         image_size=(options.get("image_size", 32),) * 2,
-        load_options={"model": "vit_tiny_patch16"},  # no shape tells the three heads
+        # no shape tells the three heads
+        load_options={"model": hint("vit_tiny_patch16", dim=48, depth=2, patch={"size": 8}, image_size=32)},
     )
 
 

@@ -1,16 +1,18 @@
 """timm's plain ViTs in small: every option that changes names, shapes or arithmetic, with random weights throughout."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from parity import Case, Outputs, randomise
+from parity import Case, Outputs, hint, randomise
 from peers import timm
 from safetensors.torch import save_file
 from timm.models._hub import save_for_hf
 from torch import Tensor, nn
+
+from vitrail.models.backbone import BackboneConfig
 
 SMALL = {"depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 7, "img_size": [64, 96]}
 
@@ -77,8 +79,14 @@ def bare(what: str, architecture: str, *, model: str | None = None, **changes: A
         save=save_tensors,
         run=run,
         image_size=(size, size),
-        load_options={} if model is None else {"model": model},
+        load_options={} if model is None else {"model": named(model, model_args)},
     )
+
+
+def named(model: str, model_args: Mapping[str, Any]) -> BackboneConfig:
+    """The named model, as narrow and shallow as the case is."""
+    ours = {"embed_dim": "dim", "depth": "depth", "num_heads": "num_heads"}
+    return hint(model, **{ours[key]: value for key, value in model_args.items() if key in ours})
 
 
 def open_clip() -> Case:
@@ -92,7 +100,7 @@ def open_clip() -> Case:
         save=functools.partial(save_tensors, prefix="visual.trunk.", more=text),
         run=run,
         image_size=(64, 64),
-        load_options={"model": "vit_base_patch16_siglip"},
+        load_options={"model": hint("vit_base_patch16_siglip", dim=192, depth=2)},
     )
 
 

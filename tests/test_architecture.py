@@ -13,14 +13,15 @@ SOURCE = TESTS.parent / "src"
 
 Package = dict[str, ast.Module]  # "vitrail.layers.rope" or "vitrail.layers.__init__" -> its syntax tree
 
-TOOLS = ("train", "explain", "compress", "profiling", "lab", "deploy")
+TOOLS = ("train", "explain", "compress", "lab", "deploy")
 BELOW = {  # folder -> the folders that it may import
     "layers": (),
     "data": (),
     "models": ("layers",),
     "tasks": ("layers", "models", "data"),
-    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks")),
-    "cli": ("layers", "models", "data", "tasks", *TOOLS),
+    "profiling": ("layers", "models"),  # a measure that every tool may use
+    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling")),
+    "cli": ("layers", "models", "data", "tasks", "profiling", *TOOLS),
     "__main__": ("cli",),
 }
 VAGUE = {"utils", "helpers", "common", "misc"}

@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VitrailError as error:
         print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
+            return 0
+        print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
     return 0
 
 
@@ -114,20 +119,27 @@ def models(options: argparse.Namespace) -> None:
         return
     table = Table("model", "image", "parameters", "GMACs", "weights that fit", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"
+    table.columns[0].no_wrap, table.columns[4].overflow = True, "fold"
+    table.columns[0].min_width = max(len(row["name"]) for row in rows)
     for row in rows:
         height, width = row["image_size"]
         cells = (row["name"], f"{height}x{width}", f"{row['parameters'] / 1e6:.2f} M", f"{row['macs'] / 1e9:.2f}")
         table.add_row(*cells, row["weights"])
-    Console().print(table)
+    terminal = Console()
+    (terminal if terminal.is_terminal else Console(width=200)).print(table)
 
 
 def info(options: argparse.Namespace) -> None:
     """Describes a model or a checkpoint layer by layer."""
+    from vitrail.models.registry import is_known  # noqa: PLC0415
     from vitrail.profiling import describe  # noqa: PLC0415
 
-    report = describe(_model(options), batch=options.batch)
+    model = _model(options)
+    report = describe(model, batch=options.batch)
+    if not is_known(options.model):
+        report = replace(report, title=f"{report.title}, from {options.model}")
     if options.html:
-        options.html.write_text(report.to_html())
+        report.to_html(options.html)
     if options.json:
         print(report.to_json())  # noqa: T201
     else:
@@ -140,10 +152,11 @@ def _model(options: argparse.Namespace) -> "Backbone":
     from vitrail.models.registry import is_known  # noqa: PLC0415
     from vitrail.profiling import sketch  # noqa: PLC0415
 
-    if is_known(options.model) or not (options.model.startswith("hf-hub:") or Path(options.model).exists()):
-        changes = _changes(options.changes)
+    is_file = options.model.startswith("hf-hub:") or "/" in options.model or Path(options.model).exists()
+    if is_known(options.model) or not is_file:
         sizes = {"image_size": options.image_size, "num_classes": options.num_classes}
-        return sketch(options.model, **changes, **{key: value for key, value in sizes.items() if value is not None})
+        changes = {key: value for key, value in sizes.items() if value is not None}
+        return sketch(options.model, **(_changes(options.changes) | changes))
     if options.changes:
         raise ConfigError("--set changes a named model; a checkpoint's config is fixed")
     with _busy(f"reading {options.model}"):
@@ -208,6 +221,8 @@ def _changes(pairs: Sequence[str]) -> dict[str, Any]:
         inner = changes
         for parent in parents:
             inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {pair!r}: {parent} was set to {inner!r} before; write {parent}.kind={inner}")
         try:
             inner[last] = json.loads(text)
         except json.JSONDecodeError:

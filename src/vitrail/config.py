@@ -36,8 +36,8 @@ class Range(NamedTuple):
         return least if self.most == math.inf else f"{least}, and {self.most:g} or less"
 
     def holds(self, number: float) -> bool:
-        """Whether a number is in the range."""
-        return self.least <= number <= self.most and not (self.open and number == self.least)
+        """Whether a number is in the range; infinity and NaN are in none."""
+        return math.isfinite(number) and self.least <= number <= self.most and not (self.open and number == self.least)
 
 
 Count = Annotated[int, Range(1)]
@@ -176,7 +176,7 @@ def _parse_union(options: tuple[Any, ...], value: Any, current: Any, where: str)
 
 def _parse_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        if value == "none":
+        if value in ("none", ["none"]):
             return ()
         many = value if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
         return tuple(_parse(arguments[0], item, None, f"{where}[{index}]") for index, item in enumerate(many))

@@ -11,6 +11,7 @@ VitrailError
 
 Notice                a warning: something was done that a person should know
 ├── ResampledNotice   weights were resampled to another image size
+├── ChosenNotice      of several sets of weights in a file, one was taken
 └── HeadNotice        the head was replaced by a fresh one
 """
 
@@ -56,6 +57,10 @@ class Notice(UserWarning):
 
 class ResampledNotice(Notice):
     """Says that weights tied to an image size were resampled to another one."""
+
+
+class ChosenNotice(Notice):
+    """Says which of several sets of weights in a file was taken."""
 
 
 class HeadNotice(Notice):

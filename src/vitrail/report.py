@@ -133,12 +133,17 @@ class Report:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one HTML file that needs no network, also written to `path` where one is given."""
-        title = html.escape(self.title)
         body = "\n".join(
-            f"<section>\n<h2>{html.escape(section.title)}</h2>\n{_html(section)}\n</section>"
+            f"<section>\n<h2>{html.escape(section.title)}</h2>\n{section_html(section)}\n</section>"
             for section in self.sections
         )
-        return _written(_PAGE.replace("{{title}}", title).replace("{{style}}", _STYLE).replace("{{body}}", body), path)
+        return _written(page(self.title, f"<h1>{html.escape(self.title)}</h1>\n{body}"), path)
+
+
+def page(title: str, body: str, *, style: str = "") -> str:
+    """One HTML file that needs no network: a body of HTML in the style of all reports, and what a page adds to it."""
+    whole = f"{_STYLE}\n{style}".rstrip()
+    return _PAGE.replace("{{title}}", html.escape(title)).replace("{{style}}", whole).replace("{{body}}", body)
 
 
 def show(value: Value, unit: Unit = "") -> str:
@@ -197,21 +202,24 @@ def _terminal(section: Section) -> Padding:
         # Where the terminal is narrow, words give way; numbers and paths stay whole.
         whole = right or section.columns[name] == "path"
         least = max(len(name), *(2 * cells[index][0] + len(cells[index][1]) for cells in rows)) if whole else None
-        grid.add_column(RichText(name), justify="right" if right else "left", no_wrap=True, min_width=least)
+        grid.add_column(RichText(name), justify="right" if right else "left", no_wrap=whole, min_width=least)
     for cells in rows:
         nested = cells[0][0] > 0
         grid.add_row(*(RichText("  " * depth + text) for depth, text in cells), style="dim" if nested else None)
     return Padding(grid, (0, 0, 0, 1))
 
 
-def _html(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """A section as HTML, without its title."""
     if isinstance(section, Text):
         return f"<p>{html.escape(section.text)}</p>"
     if isinstance(section, Facts):
         pairs = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in section.shown())
         return "<dl>\n" + "\n".join(pairs) + "\n</dl>"
     classes = [' class="number"' if right else "" for right in section.right()]
-    head = "".join(f"<th{cls}>{html.escape(name)}</th>" for name, cls in zip(section.columns, classes, strict=True))
+    head = "".join(
+        f'<th scope="col"{cls}>{html.escape(name)}</th>' for name, cls in zip(section.columns, classes, strict=True)
+    )
     rows = []
     for cells in section.shown():
         nested = ' class="nested"' if cells[0][0] else ""
@@ -261,7 +269,6 @@ _PAGE = """<!doctype html>
 </style>
 </head>
 <body>
-<h1>{{title}}</h1>
 {{body}}
 </body>
 </html>

@@ -16,6 +16,9 @@ BAD = {
     "one channel": (torch.zeros(2, 1, 24, 16), r"images have 1 channels; the model takes 3$"),
     "channels last": (torch.zeros(2, 24, 16, 3), r"24 channels; .* takes 3 \(channels stand last here: .*0, 3, 1, 2"),
     "bytes": (torch.zeros(2, 3, 24, 16, dtype=torch.uint8), r"torch.uint8; the model takes floating .*float\(\) / 255"),
+    "double": (torch.zeros(2, 3, 24, 16).double(), r"images are torch.float64, the weights torch.float32; .*images.to"),
+    "an array": (torch.zeros(2, 3, 24, 16).numpy(), r"images are a ndarray; the model takes a tensor"),
+    "nothing": (None, r"images are a NoneType"),
     "no division": (torch.zeros(2, 3, 25, 16), r"25 x 16 pixels does not divide .* nearest size that does is 24 x 16"),
     "other size": (
         torch.zeros(2, 3, 32, 16),

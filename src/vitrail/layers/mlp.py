@@ -59,7 +59,7 @@ class MLP(nn.Module):
 
     def __init__(self, dim: int, config: GeluMLPConfig, *, norm: NormConfig, dropout: float = 0.0) -> None:
         super().__init__()
-        hidden = config.hidden or int(dim * config.ratio)
+        hidden = config.hidden or max(int(dim * config.ratio), 1)
         self.activation = config.activation
         self.fc1 = nn.Linear(dim, hidden)
         self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
@@ -77,7 +77,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, dim: int, config: SwiGLUConfig, *, norm: NormConfig, dropout: float = 0.0) -> None:
         super().__init__()
-        hidden = config.hidden or int(dim * config.ratio)
+        hidden = config.hidden or max(int(dim * config.ratio), 1)
         self.fc1 = nn.Linear(dim, 2 * hidden)
         self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
         self.fc2 = nn.Linear(hidden, dim)

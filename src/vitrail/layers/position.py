@@ -1,7 +1,7 @@
 """Positions that are added to the tokens, and how each is resampled to another grid.
 
 All of them are `forward(tokens, grid) -> tokens` for tokens B P+N D, where the last h * w tokens are the patches, rows
-first. Positions that act inside attention are in `rope.py` and `relative.py`.
+first. Positions that act inside attention are in `rope.py` and `relative.py`; "none" is an empty tuple of positions.
 """
 
 from abc import abstractmethod
@@ -85,6 +85,9 @@ class Gridded(nn.Module):
     def resize(self, grid: Grid) -> None:
         """Resamples the layer in place, so that `grid` becomes its own."""
 
+    def reset_tables(self, like: Tensor) -> None:
+        """Computes tables that are no weights anew, on the device and in the type of `like`."""
+
 
 class AddedPosition(Gridded):
     """Adds one vector to each patch; subclasses say which, for any grid."""
@@ -163,6 +166,10 @@ class FixedPosition(AddedPosition):
     def resize(self, grid: Grid) -> None:
         """Computes the table anew."""
         self.table, self.grid = self.at(grid), grid
+
+    def reset_tables(self, like: Tensor) -> None:
+        """Computes the table anew, on the device and in the type of `like`."""
+        self.table = self.compute(self.grid).to(like)
 
 
 def sincos_1d(grid: Grid, *, dim: int, theta: float) -> Tensor:

@@ -39,8 +39,12 @@ class RelativeBias(Gridded):
         """Resamples the table in place."""
         table = self._table_at(grid).detach().clone()
         self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
-        self.index = relative_index(grid, self.num_prefix).to(self.index.device)
         self.grid = grid
+        self.reset_tables(table)
+
+    def reset_tables(self, like: Tensor) -> None:
+        """Computes the index anew, on the device of `like`."""
+        self.index = relative_index(self.grid, self.num_prefix).to(like.device)
 
     def forward(self, grid: Grid) -> Tensor:
         """The bias for a grid: A P+N P+N."""
@@ -64,7 +68,7 @@ def relative_index(grid: Grid, num_prefix: int) -> Tensor:
     if num_prefix == 0:
         return index
     offsets = (2 * rows - 1) * (2 * columns - 1)
-    full = torch.full((num_prefix + len(y), num_prefix + len(y)), offsets + 2)
+    full = torch.full((num_prefix + rows * columns, num_prefix + rows * columns), offsets + 2)
     full[:num_prefix, num_prefix:] = offsets
     full[num_prefix:, :num_prefix] = offsets + 1
     full[num_prefix:, num_prefix:] = index

@@ -63,8 +63,12 @@ class Rope(Gridded):
 
     def resize(self, grid: Grid) -> None:
         """Computes the tables anew."""
-        cos, sin = self._tables(grid)
-        self.cos, self.sin, self.grid = cos.to(self.cos), sin.to(self.sin), grid
+        self.grid = grid
+        self.reset_tables(self.cos)
+
+    def reset_tables(self, like: Tensor) -> None:
+        """Computes the tables anew, on the device and in the type of `like`."""
+        self.cos, self.sin = (table.to(like) for table in self._tables(self.grid))
 
     def forward(self, heads: Tensor, grid: Grid) -> Tensor:
         """B A P+N d -> B A P+N d."""

@@ -2,13 +2,14 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
-from vitrail.config import Config, Count, CountFromZero
+from vitrail.config import Config, Count, CountFromZero, apply
 from vitrail.errors import InputError, ResampledNotice
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded
@@ -82,6 +83,10 @@ class Backbone(nn.Module):
     def check(self, images: Tensor) -> Grid:
         """The grid of a batch that the model can take; otherwise a sentence on what came and what fits."""
         config = self.config
+        if not isinstance(images, Tensor):
+            raise InputError(
+                f"images are a {type(images).__name__}; the model takes a tensor: batch, channels, height, width"
+            )
         if images.ndim != 4:
             raise InputError(
                 f"images have {images.ndim} dimensions {tuple(images.shape)}; the model takes 4: batch, "
@@ -95,6 +100,9 @@ class Backbone(nn.Module):
             raise InputError(f"images have {images.shape[1]} channels; the model takes {config.channels}{last}")
         if not images.is_floating_point():
             raise InputError(f"images are {images.dtype}; the model takes floating point, e.g. images.float() / 255")
+        dtype = next(self.parameters()).dtype
+        if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+            raise InputError(f"images are {images.dtype}, the weights {dtype}; move one of them: images.to({dtype})")
         size = (images.shape[2], images.shape[3])
         if size != config.image_size and not config.dynamic_size:
             config.grid(size)
@@ -104,15 +112,23 @@ class Backbone(nn.Module):
             )
         return config.grid(size)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As in torch; tables that are computed, not stored, are computed anew, so that a meta model can be filled."""
+        result = super().load_state_dict(state_dict, strict=strict, assign=assign)
+        for module in self.modules():
+            if isinstance(module, Gridded):
+                module.reset_tables(next(self.parameters()))
+        return result
+
     def resize(self, image_size: int | tuple[int, int]) -> Self:
         """Moves the model, in place, to another image size: resamples positions and says so."""
-        size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[1])
-        old = self.config.image_size
-        grid = self.config.grid(size)
+        config = apply(self.config, {"image_size": image_size})
+        old, size = self.config.image_size, config.image_size
+        grid = config.grid(size)
         moved = [module for module in self.modules() if isinstance(module, Gridded) and module.grid != grid]
         for module in moved:
             module.resize(grid)
-        self.config = replace(self.config, image_size=size)
+        self.config = config
         if any(True for module in moved for _ in module.parameters(recurse=False)):
             message = f"positions resampled from {old[0]} x {old[1]} to {size[0]} x {size[1]} pixels"
             warnings.warn(message, ResampledNotice, stacklevel=2)

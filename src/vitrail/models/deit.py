@@ -45,7 +45,7 @@ class DeiT(ViT):
     def reset_head(self, num_classes: int) -> None:
         """Replaces both heads by fresh ones for another number of classes; 0 takes them away."""
         super().reset_head(num_classes)
-        self.distillation_head = self._new_head().to(next(self.blocks.parameters()))
+        self.distillation_head = self._new_head().to(next(self.patch.parameters()))
         initialise(self.distillation_head, self.config.init, name="distillation_head")
 
 

@@ -14,7 +14,7 @@ from vitrail.models.vit_presets import VIT
 FAMILIES: dict[str, Family] = {family.name: family for family in (VIT, DEIT)}
 
 
-def create(name: str, **changes: Any) -> Backbone:
+def create(name: str, /, **changes: Any) -> Backbone:
     """A model by name, with fresh weights; keywords change its config: num_classes=10, position="rope", ...
 
     Choices take a name, a mapping that changes some of their options, or a config:

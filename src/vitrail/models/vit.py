@@ -1,13 +1,13 @@
 """The Vision Transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) with the options of its descendants."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitrail.config import Count, CountFromZero, Rate
+from vitrail.config import Count, CountFromZero, Positive, Rate, apply
 from vitrail.errors import ConfigError
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
@@ -42,7 +42,7 @@ class ViTConfig(BackboneConfig):
     mlp: MLPConfig = GeluMLPConfig()
     norm: NormConfig = LayerNormConfig()
     norm_placement: NormPlacement = "pre"
-    layer_scale: float | None = None
+    layer_scale: Positive | None = None
     dropout: Rate = 0.0
     drop_path: Rate = 0.0
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
@@ -161,7 +161,7 @@ class ViT(Backbone):
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
-        self.config = replace(self.config, num_classes=num_classes)
+        self.config = apply(self.config, {"num_classes": num_classes})
         self.labels = None
-        self.head = self._new_head().to(next(self.blocks.parameters()))
+        self.head = self._new_head().to(next(self.patch.parameters()))
         initialise(self.head, self.config.init, name="head")

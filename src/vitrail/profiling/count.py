@@ -80,7 +80,7 @@ def count(model: Backbone, images: Tensor) -> Node:
     return tree.root
 
 
-def sketch(name: str, **changes: Any) -> Backbone:
+def sketch(name: str, /, **changes: Any) -> Backbone:
     """`create` on paper: the model with its shapes and config, but no memory for its weights."""
     with torch.device("meta"):
         return create(name, **changes)

@@ -67,7 +67,7 @@ def test_a_full_disk_leaves_the_old_file(
     before = {item: item.read_bytes() for item in tmp_path.rglob("*") if item.is_file()}
     with monkeypatch.context() as patch:
         patch.setattr(f"vitrail.models.checkpoint.files.{where}", no_space)
-        with pytest.raises(CheckpointError, match="could not be written, what was there before is untouched"):
+        with pytest.raises(CheckpointError, match="could not be written; weights that were there before are untouched"):
             vitrail.save(tiny(5), tmp_path / name)
     after = {item: item.read_bytes() for item in tmp_path.rglob("*") if item.is_file()}
     if where != "Path.replace":  # then the old config.json is gone already; the weights are complete without it
@@ -258,6 +258,7 @@ WRAPPINGS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin"])
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.filterwarnings("ignore::vitrail.errors.ChosenNotice")
 def test_what_training_scripts_wrap_around_weights(wrapping: str, suffix: str, model: Backbone, tmp_path: Path) -> None:
     file = tmp_path / f"weights{suffix}"
     torch.save(WRAPPINGS[wrapping](theirs(model)), file)

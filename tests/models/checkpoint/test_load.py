@@ -9,7 +9,7 @@ import torch
 from parity import relative_error
 
 import vitrail
-from vitrail.errors import CheckpointError, ConfigError, HeadNotice, ResampledNotice
+from vitrail.errors import CheckpointError, ChosenNotice, ConfigError, HeadNotice, ResampledNotice
 from vitrail.models.backbone import Backbone
 
 TINY = {"dim": 32, "depth": 2, "num_heads": 2, "image_size": 32, "num_classes": 3}
@@ -180,3 +180,45 @@ def test_a_conversion_that_does_not_read_back_is_an_error(folder: Path, tmp_path
     monkeypatch.setattr(checkpoint, "write_tensors", careless)
     with pytest.raises(CheckpointError, match=r"read back.*blocks\.0\.norm1\.bias"):
         vitrail.convert(folder, tmp_path / "out", to="timm")
+
+
+def test_a_wrapped_model_is_saved_as_itself(model: Backbone, tmp_path: Path) -> None:
+    for wrapped in (torch.compile(model, backend="eager"), torch.nn.DataParallel(model)):
+        vitrail.save(wrapped, tmp_path / "inside")
+        assert vitrail.load(tmp_path / "inside").config == model.config
+    with pytest.raises(ConfigError, match="not a Linear"):
+        vitrail.save(torch.nn.Linear(1, 1), tmp_path / "no")
+    with pytest.raises(ConfigError, match=r"not \.pt"):
+        vitrail.save(model, tmp_path / "best.pt")
+
+
+def test_a_name_that_the_tensors_contradict(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"dim is 32, not 1024; depth is 2, not 24"):
+        vitrail.load(folder, model="vit_large_patch16")
+
+
+def test_of_two_sets_of_weights_the_averaged_one_is_taken_and_said(model: Backbone, tmp_path: Path) -> None:
+    averaged = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    torch.save({"model": model.state_dict(), "model_ema": averaged}, tmp_path / "run.pth")
+    with pytest.warns(ChosenNotice, match="model_ema was taken"):
+        loaded = vitrail.load(tmp_path / "run.pth", model=model.config)
+    assert torch.equal(loaded.norm.bias, model.norm.bias + 1)
+
+
+def test_whole_numbers_are_no_weights(model: Backbone, tmp_path: Path) -> None:
+    state = model.state_dict() | {"norm.bias": torch.zeros(32, dtype=torch.int8)}
+    torch.save(state, tmp_path / "int8.pth")
+    with pytest.raises(CheckpointError, match=r"misshaped \(1\): norm\.bias \(32,\) of torch\.int8"):
+        vitrail.load(tmp_path / "int8.pth", model=model.config)
+
+
+@pytest.mark.parametrize("position", ["rope", "sincos2d", "relative"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_meta_model_can_be_filled(position: str, assign: bool) -> None:
+    whole = vitrail.create("vit_tiny_patch16", **TINY, position=position).eval()
+    with torch.device("meta"):
+        empty = vitrail.create("vit_tiny_patch16", **TINY, position=position).eval()
+    filled = empty if assign else empty.to_empty(device="cpu")
+    filled.load_state_dict(whole.state_dict(), assign=assign)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(filled.features(images).patches, whole.features(images).patches)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from parity import Case, compare, differences, ours, randomise
+from parity import Case, compare, differences, hint, ours, randomise
 from parity_cases_timm import CASES, SMALL, build, run, save, save_tensors
 from peers import timm
 from safetensors.torch import load_file, save_file
@@ -78,7 +78,8 @@ def test_every_architecture_is_read_as_timm_builds_it_or_refused(module: str) ->
 
 
 def read(name: str, peer: torch.nn.Module):
-    config = {"architecture": name, "pretrained_cfg": {"input_size": list(peer.pretrained_cfg["input_size"])}}
+    pretrained = {"input_size": list(peer.pretrained_cfg["input_size"])}
+    config = {"architecture": name, "model_args": {"depth": len(peer.blocks)}, "pretrained_cfg": pretrained}
     weights = Weights(path=Path(name), tensors=peer.state_dict(), config=config, metadata={})
     return Timm().read(weights, None)
 
@@ -262,13 +263,43 @@ def test_missing_surplus_and_misshaped_tensors_are_listed(tmp_path: Path) -> Non
     assert "norm.bias (65,) for norm.bias (64,)" in text
 
 
-def test_the_tensors_win_over_the_config(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "value"), [("depth", 12), ("embed_dim", 384)])
+def test_a_config_that_contradicts_the_tensors_is_an_error(key: str, value: int, tmp_path: Path) -> None:
     save_plain(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["model_args"] |= {"depth": 12, "embed_dim": 384, "num_classes": 1000, "qkv_bias": False}
+    config["model_args"][key] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = vitrail.load(tmp_path)
-    assert (model.config.depth, model.config.dim, model.config.num_classes) == (2, 64, 7)
+    with pytest.raises(CheckpointError, match=f"config.json says {key} = {value}"):
+        vitrail.load(tmp_path)
+
+
+LOST = ("pos_embed", "blocks.11.", "norm.", "head.bias", "head.", "patch_embed.proj.bias", "attn.qkv.bias")
+
+
+@pytest.mark.parametrize("told", ["config", "name"])
+@pytest.mark.parametrize("lost", LOST)
+def test_what_a_whole_model_has_may_not_be_missing(lost: str, told: str, tmp_path: Path) -> None:
+    whole = timm.create_model("vit_tiny_patch16_224", img_size=32)
+    tensors = {k: t for k, t in whole.state_dict().items() if not k.startswith(lost) and lost not in k[8:]}
+    assert len(tensors) < len(whole.state_dict())
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 1000, "model_args": {"img_size": 32}}
+    weights = Weights(path=tmp_path / "x", tensors=tensors, config=config if told == "config" else None, metadata={})
+    save_file(tensors, tmp_path / "model.safetensors")
+    if told == "config":
+        (tmp_path / "config.json").write_text(json.dumps(weights.config))
+    if (lost, told) == ("head.", "name"):  # a file without a head is a backbone: only a config says that there was one
+        assert vitrail.load(tmp_path, model="vit_tiny_patch16").config.num_classes == 0
+        return
+    with pytest.raises(CheckpointError):
+        vitrail.load(tmp_path, **({} if told == "config" else {"model": "vit_tiny_patch16"}))
+
+
+def test_a_wrong_name_is_not_believed(tmp_path: Path) -> None:
+    save_plain(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"model='vit_base_patch16' names: dim is 64, not 768; depth is 2, not 12"
+    ):
+        vitrail.load(tmp_path, model="vit_base_patch16")
 
 
 @pytest.mark.parametrize(
@@ -331,12 +362,13 @@ def test_what_open_clip_adds_to_the_tower_is_not_dropped(tmp_path: Path) -> None
     model = build("vit_small_patch16_224", **(SMALL | {"num_classes": 0, "img_size": 64, "embed_dim": 192}))
     more = {"visual.head.proj.weight": torch.randn(5, 192), "logit_scale": torch.ones(1)}
     save_tensors(model, tmp_path, prefix="visual.trunk.", more=more)
-    loaded = vitrail.load(tmp_path, model="vit_tiny_patch16")
+    told = hint("vit_tiny_patch16", depth=2)
+    loaded = vitrail.load(tmp_path, model=told)
     assert torch.equal(loaded.head.weight, more["visual.head.proj.weight"])
     assert loaded.head.bias is None
     save_tensors(model, tmp_path, prefix="visual.trunk.", more=more | {"visual.head.mlp.weight": torch.ones(1)})
     with pytest.raises(CheckpointError, match=r"surplus \(1\): visual.head.mlp.weight"):
-        vitrail.load(tmp_path, model="vit_tiny_patch16")
+        vitrail.load(tmp_path, model=told)
 
 
 def test_resampling_says_so(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_names_before_torchvision_0_12(tmp_path: Path) -> None:
     old = {n.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): t
            for n, t in peer.state_dict().items()}  # fmt: skip
     torch.save(old, tmp_path / "vit.pth")
-    model = vitrail.load(tmp_path, model="vit_tiny_patch16", dtype=torch.float64)
+    model = vitrail.load(tmp_path, **TINY.load_options, dtype=torch.float64)
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     with torch.no_grad():
         assert differences(TINY.run(peer.double(), images), ours(model, images)).worst < 1e-12
@@ -54,7 +54,7 @@ def test_an_unusual_width_needs_a_name(tmp_path: Path) -> None:
 def test_no_head(tmp_path: Path) -> None:
     state = {name: t for name, t in TINY.make().state_dict().items() if not name.startswith("heads.")}
     torch.save(state, tmp_path / "vit.pth")
-    assert vitrail.load(tmp_path, model="vit_tiny_patch16").config.num_classes == 0
+    assert vitrail.load(tmp_path, **TINY.load_options).config.num_classes == 0
 
 
 @pytest.mark.parametrize("name", list(TINY.make().state_dict()))
@@ -63,14 +63,14 @@ def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     del state[name]
     torch.save(state, tmp_path / "vit.pth")
     with pytest.raises(CheckpointError, match=r"missing|surplus|recognised"):
-        vitrail.load(tmp_path, model="vit_tiny_patch16")
+        vitrail.load(tmp_path, **TINY.load_options)
 
 
 def test_a_representation_layer_is_not_ours(tmp_path: Path) -> None:
-    peer = torchvision.models.VisionTransformer(32, 8, 1, 3, 48, 80, representation_size=20)
+    peer = torchvision.models.VisionTransformer(32, 8, 2, 3, 48, 80, representation_size=20)
     torch.save(peer.state_dict(), tmp_path / "vit.pth")
     with pytest.raises(CheckpointError, match=r"surplus .*heads\.pre_logits"):
-        vitrail.load(tmp_path, model="vit_tiny_patch16")
+        vitrail.load(tmp_path, **TINY.load_options)
 
 
 def test_it_is_not_written() -> None:

@@ -3,14 +3,15 @@
 import json
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from vitrail.errors import CheckpointError, ConfigError, HeadNotice, nearest
-from vitrail.models.backbone import Backbone
-from vitrail.models.checkpoint.dialect import Dialect, to_ours
-from vitrail.models.checkpoint.files import Weights, digest, read, write_tensors
+from vitrail.errors import CheckpointError, ConfigError, HeadNotice, VitrailError, nearest
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.agreement import check_agreement
+from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
+from vitrail.models.checkpoint.files import PICKLES, Weights, digest, read, write_tensors
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
 from vitrail.models.checkpoint.timm import Timm
@@ -26,7 +27,7 @@ DIALECTS: dict[str, Dialect] = {each.name: each for each in (Vitrail(), HuggingF
 def load(
     source: str | Path,
     *,
-    model: str | None = None,
+    model: str | BackboneConfig | None = None,
     image_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -34,12 +35,17 @@ def load(
     """A model with the weights of a file, a folder or `hf-hub:owner/name[@revision]`, ready for use (`eval`).
 
     The project that wrote the weights is recognised; the architecture comes from the config beside them, or from the
-    tensors' shapes, or from `model`, the name of a model, where neither tells enough. Nothing may be missing or left
-    over. `image_size` resamples positions; `num_classes` replaces the head by a fresh one; both say so.
+    tensors' shapes, or from `model`, the name or config of a model, where neither tells enough; the tensors must be of
+    that model. Nothing may be missing or left over. `image_size` resamples positions; `num_classes` replaces the head
+    by a fresh one; both say so.
     """
     weights = read(locate(source))
-    hint = None if model is None else resolve(model)[1]
-    found = _recognise(weights).read(weights, hint)
+    hint = resolve(model)[1] if isinstance(model, str) else model
+    found = _read(weights, hint)
+    if hint is not None:
+        check_agreement(
+            found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path
+        )
     # Nothing is rounded before the end: positions are resampled in full precision, and float64 stays float64.
     backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
     try:
@@ -57,6 +63,17 @@ def load(
     return backbone.to(dtype).eval()
 
 
+def _read(weights: Weights, hint: BackboneConfig | None) -> Found:
+    """What the project that wrote the weights makes of them; a tensor or entry of a wild shape is the file's fault."""
+    try:
+        return _recognise(weights).read(weights, hint)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, VitrailError):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{weights.path} is no checkpoint that can be understood ({reason})") from error
+
+
 def _recognise(weights: Weights) -> Dialect:
     for dialect in DIALECTS.values():
         if dialect.recognises(weights):
@@ -67,12 +84,25 @@ def _recognise(weights: Weights) -> Dialect:
     )
 
 
+def _bare(model: Any) -> Backbone:
+    """The model inside what torch.compile, DataParallel or DDP wrapped around it."""
+    for name in ("_orig_mod", "module"):
+        if not isinstance(model, Backbone) and hasattr(model, name):
+            return _bare(getattr(model, name))
+    if not isinstance(model, Backbone):
+        raise ConfigError(f"save takes a vitrail model, not a {type(model).__name__}")
+    return model
+
+
 def save(model: Backbone, path: str | Path) -> Path:
     """Writes a model to a folder (model.safetensors and config.json) or to one .safetensors file; returns the file.
 
     Each file is whole or not there at all, and carries a checksum that `load` verifies.
     """
     path = Path(path)
+    if path.suffix in PICKLES:
+        raise ConfigError(f"vitrail saves folders and .safetensors files, not {path.suffix}: {path.with_suffix('')}")
+    model = _bare(model)
     about = describe_model(model)
     header = json.dumps(about)
     state = model.state_dict()
@@ -88,7 +118,7 @@ def convert(
     out: str | Path,
     *,
     to: Literal["vitrail", "timm", "hf"] = "vitrail",
-    model: str | None = None,
+    model: str | BackboneConfig | None = None,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
 ) -> Path:
@@ -98,6 +128,8 @@ def convert(
     """
     if to not in ("vitrail", "timm", "hf"):
         raise ConfigError(f"cannot convert to {to!r}; {nearest(to, ('vitrail', 'timm', 'hf'))}")
+    if Path(out).exists() and Path(out).resolve() in (Path(source).resolve(), Path(source).resolve().parent):
+        raise ConfigError(f"{out} is where the checkpoint comes from; name another folder")
     loaded = load(source, model=model, num_classes=num_classes, image_size=image_size)
     if to == "vitrail":
         file = save(loaded, out)

@@ -91,8 +91,8 @@ def to_ours(found: Found, model: Backbone) -> dict[str, Tensor]:
             tensor = _join(each, [found.tensors[name] for name in each.theirs])
         except (RuntimeError, IndexError):
             tensor = found.tensors[each.theirs[0]]
-        if tensor.shape != wanted[each.ours].shape:
-            shapes = ", ".join(f"{name} {tuple(found.tensors[name].shape)}" for name in each.theirs)
+        if tensor.shape != wanted[each.ours].shape or not tensor.is_floating_point():
+            shapes = ", ".join(f"{name} {_seen(found.tensors[name])}" for name in each.theirs)
             misshaped.append(f"{shapes} for {each.ours} {tuple(wanted[each.ours].shape)}")
             continue
         state[each.ours] = tensor
@@ -128,6 +128,11 @@ def expand(rules: Iterable[Rule], depth: int) -> list[Rule]:
 def depth_of(names: Iterable[str], pattern: str = r"blocks\.(\d+)\.") -> int:
     """How many blocks a list of tensor names speaks of."""
     return max((int(match[1]) + 1 for name in names if (match := re.match(pattern, name))), default=0)
+
+
+def _seen(tensor: Tensor) -> str:
+    shape = str(tuple(tensor.shape))
+    return shape if tensor.is_floating_point() else f"{shape} of {tensor.dtype}"
 
 
 def _join(each: Rule, parts: list[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.errors import CheckpointError, nearest
+from vitrail.errors import CheckpointError, ChosenNotice, nearest
 
 # The names under which training scripts tuck away the weights beside optimisers and counters.
 _WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict", "model_state_dict", "module")
-_PICKLES = (".pth", ".pt", ".bin", ".tar")
+PICKLES = (".pth", ".pt", ".bin", ".tar")
 # In a folder, the first of these that is there is the checkpoint.
 _USUAL = (
     "model.safetensors",
@@ -45,13 +46,15 @@ def read(path: Path) -> Weights:
     """Reads a file, a sharded file's index, or a folder that holds one of them."""
     if not path.exists():
         siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = f"; {nearest(path.name, siblings)}" if siblings else ""
-        raise CheckpointError(f"there is no {path}{hint}")
+        hint = nearest(path.name, siblings)
+        raise CheckpointError(f"there is no {path}" + (f"; {hint}" if hint.startswith("did you mean") else ""))
     file = _find(path) if path.is_dir() else path
     if file.name.endswith(".index.json"):
         tensors, metadata = _read_shards(file)
     else:
         tensors, metadata = _read_file(file)
+    # The prefixes of nn.DataParallel and torch.compile.
+    tensors = {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in tensors.items()}
     return Weights(path=file, tensors=tensors, metadata=metadata, config=_read_json(file.parent / "config.json"))
 
 
@@ -59,20 +62,20 @@ def _find(folder: Path) -> Path:
     for name in _USUAL:
         if (folder / name).is_file():
             return folder / name
-    found = sorted(item for item in folder.iterdir() if item.suffix in (".safetensors", *_PICKLES))
+    found = sorted(item for item in folder.iterdir() if item.suffix in (".safetensors", *PICKLES) and item.is_file())
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CheckpointError(f"{folder} holds no weights: no .safetensors, {', '.join(_PICKLES)} file")
+        raise CheckpointError(f"{folder} holds no weights: no .safetensors, {', '.join(PICKLES)} file")
     raise CheckpointError(f"{folder} holds several weight files; name one of {', '.join(item.name for item in found)}")
 
 
 def _read_file(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if file.suffix == ".safetensors":
         return _read_safetensors(file)
-    if file.suffix in _PICKLES:
+    if file.suffix in PICKLES:
         return _read_pickle(file), {}
-    raise CheckpointError(f"{file} is no weight file: it must end in .safetensors, {', '.join(_PICKLES)}")
+    raise CheckpointError(f"{file} is no weight file: it must end in .safetensors, {', '.join(PICKLES)}")
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -102,10 +105,12 @@ def _unwrap(content: Any) -> dict[str, Tensor]:
         return {}
     for name in _WRAPPERS:
         if isinstance(content.get(name), Mapping):
+            others = [other for other in _WRAPPERS if other != name and isinstance(content.get(other), Mapping)]
+            if others:
+                message = f"the file holds {', '.join([name, *others])}; {name} was taken"
+                warnings.warn(message, ChosenNotice, stacklevel=2)
             return _unwrap(content[name])
-    tensors = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    # The prefixes of nn.DataParallel and torch.compile.
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in tensors.items()}
+    return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -128,7 +133,7 @@ def _read_json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
     if not isinstance(content, dict):
@@ -162,11 +167,13 @@ def write_tensors(
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file, whole or not at all."""
-    write_atomically(file, lambda new: new.write_text(json.dumps(content, indent=2) + "\n"))
+    write_atomically(file, lambda new: new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8"))
 
 
 def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path | None = None) -> None:
     """Lets `write` fill a temporary file, forces it to disk, removes `stale`, and puts it in the place of `file`."""
+    if file.is_dir():
+        raise CheckpointError(f"{file} is a folder; it cannot be replaced by a file")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(file) as new:
@@ -178,7 +185,9 @@ def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path
             new.replace(file)
         _sync(file.parent)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} could not be written, what was there before is untouched: {error}") from error
+        raise CheckpointError(
+            f"{file} could not be written; weights that were there before are untouched: {error}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from vitrail.layers.pool import AttentionPoolConfig, ClassPoolConfig, MeanPoolCo
 from vitrail.layers.position import LearnedConfig, PositionConfig
 from vitrail.layers.relative import RelativeConfig
 from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.agreement import check_agreement
 from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.shapes import square_grid, usual_heads
@@ -23,12 +25,23 @@ from vitrail.models.checkpoint.timm_export import export
 from vitrail.models.checkpoint.timm_names import DINOV3_ROPE, Told, told_by_config, told_by_hint
 from vitrail.models.checkpoint.timm_rules import Layout, rules
 from vitrail.models.deit import DeiTConfig
+from vitrail.models.registry import is_known, resolve
 from vitrail.models.vit import ViTConfig
 
 _TRUNK = "visual.trunk."  # where open_clip keeps a timm model
 _TEXT = r"(text|transformer|token_embedding|ln_final)\..*|positional_embedding|text_projection|logit_(scale|bias)"
 # Tables that older versions saved and that follow from the sizes.
 _COMPUTED = r"(blocks\.\d+\.)?(attn\.)?(rope\.(pos_embed|bands|periods|freqs_\w+)|relative_position_index)"
+
+# Which part of the structure an entry of model_args may change.
+_TOUCHES = {
+    "depth": "depth", "embed_dim": "dim", "num_heads": "num_heads", "patch_size": "patch", "pos_embed": "position",
+    "use_abs_pos_emb": "position", "use_rot_pos_emb": "position", "use_rel_pos_bias": "position",
+    "use_shared_rel_pos_bias": "position", "class_token": "class_token", "pre_norm": "embed_norm",
+    "use_pre_transformer_norm": "embed_norm", "qkv_bias": "attention bias", "attn_type": "attention bias",
+    "swiglu_mlp": "mlp", "norm_layer": "norm", "init_values": "layer_scale", "final_norm": "final_norm",
+    "use_post_transformer_norm": "final_norm",
+}  # fmt: skip
 
 Tensors = Mapping[str, Tensor]
 
@@ -49,18 +62,39 @@ class Timm:
         told = told_by_config(weights.config, path).or_else(told_by_hint(hint))
         told = told.or_else(_guess(tensors, told, path))
         config = _config(tensors, told, path)
+        _check_said(config, weights.config or {}, path)
+        in_open_clip = _TRUNK + "patch_embed.proj.weight" in weights.tensors
+        if "head.weight" in tensors and "head.bias" not in tensors and not in_open_clip:
+            raise CheckpointError(f"{path}: the checkpoint does not fit the model: missing (1): head.bias")
         return Found(
             family="deit" if "dist_token" in tensors else "vit",
             config=config,
             tensors=tensors,
             rules=rules(Layout.of(tensors)),
-            ignored=f"{_COMPUTED}|{_TEXT}" if _TRUNK + "patch_embed.proj.weight" in weights.tensors else _COMPUTED,
+            ignored=f"{_COMPUTED}|{_TEXT}" if in_open_clip else _COMPUTED,
             labels=_labels(weights, config.num_classes),
         )
 
     def write(self, model: Backbone) -> Foreign:
         """The model in timm's words, for `timm.create_model("local-dir:...")`."""
         return export(model)
+
+
+def _check_said(config: ViTConfig, said: Mapping[str, Any], path: Path) -> None:
+    """Holds what the tensors are against what config.json says they are, where vitrail knows the architecture."""
+    name, args = said.get("architecture"), said.get("model_args") or {}
+    classes = args.get("num_classes", said.get("num_classes"))
+    if classes and config.num_classes == 0:
+        raise CheckpointError(
+            f"{path}: config.json names {classes} classes, but there is no head; missing: head.weight"
+        )
+    for key, have in (("depth", config.depth), ("embed_dim", config.dim)):
+        if args.get(key, have) != have:
+            raise CheckpointError(f"{path}: config.json says {key} = {args[key]}; the tensors have {have}")
+    if not isinstance(name, str) or not is_known(name):
+        return
+    touched = {field for key, field in _TOUCHES.items() if key in args}
+    check_agreement(config, resolve(name)[1], by=f"config.json ({name})", path=path, ignoring=touched)
 
 
 def image_tower(tensors: Tensors) -> Tensors:

@@ -1,0 +1,45 @@
+"""Whether a checkpoint is the model that its config, or its reader, says it is."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import CheckpointError
+from vitrail.models.backbone import BackboneConfig
+from vitrail.models.vit import ViTConfig
+
+
+def structure(config: BackboneConfig) -> dict[str, Any]:
+    """What two configs must share for one's weights to be the other's, whatever the image size and the classes."""
+    if not isinstance(config, ViTConfig):
+        return {"family": type(config).__name__}
+    bias = getattr(config.attention, "bias", None)
+    return {
+        "family": type(config).__name__,
+        "dim": config.dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "patch": config.patch,
+        "position": tuple(sorted(position.kind for position in config.position)),
+        "class_token": config.class_token,
+        "embed_norm": config.embed_norm,
+        "attention bias": bias,
+        "mlp": config.mlp.kind,
+        "norm": config.norm.kind,
+        "layer_scale": config.layer_scale is not None,
+        "final_norm": config.final_norm != "none",
+    }
+
+
+def check_agreement(
+    found: BackboneConfig, said: BackboneConfig, *, by: str, path: Path, ignoring: Collection[str] = ()
+) -> None:
+    """Raises where the tensors are of another model than was said, listing each difference."""
+    ours, theirs = structure(found), structure(said)
+    differences = [
+        f"{name} is {ours[name]}, not {theirs[name]}"
+        for name in ours
+        if name in theirs and name not in ignoring and ours[name] != theirs[name]
+    ]
+    if differences:
+        raise CheckpointError(f"{path}: the tensors are not of the model that {by} names: {'; '.join(differences)}")

@@ -1,0 +1,56 @@
+"""Headless Chromium for tests that look at pages: what a page becomes in a real browser, and pictures of it."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=2000",
+)
+SCHEMES = {"light": 1, "dark": 0}  # the numbers that Chromium gives to them
+
+Scheme = Literal["light", "dark"]
+
+
+def chromium() -> str:
+    """The browser's path; a test that needs one is skipped where there is none."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    pytest.skip(f"no browser is installed; looked for {', '.join(NAMES)}")
+
+
+def dump_dom(page: Path, *, width: int = 1200, height: int = 900) -> str:
+    """The document as the browser holds it after loading."""
+    return _run("--dump-dom", f"--window-size={width},{height}", page.as_uri())
+
+
+def screenshot(page: Path, picture: Path, *, width: int, height: int, scheme: Scheme = "light") -> Path:
+    """A PNG of the top of a page, in one of the two colour schemes."""
+    setting = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
+    _run(f"--screenshot={picture}", f"--window-size={width},{height}", setting, page.as_uri())
+    assert picture.is_file(), "the browser took no picture"
+    return picture
+
+
+def _run(*arguments: str) -> str:
+    browser = chromium()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [browser, *QUIET, f"--user-data-dir={profile}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,43 @@
+"""When two configs are of one model, as far as weights go."""
+
+from pathlib import Path
+
+import pytest
+from parity import hint
+
+from vitrail.errors import CheckpointError
+from vitrail.models.checkpoint.agreement import check_agreement, structure
+from vitrail.models.registry import presets
+
+FILE = Path("some.safetensors")
+
+
+@pytest.mark.parametrize("changes", [{"image_size": 384}, {"num_classes": 3}, {"drop_path": 0.2}, {"pool": "mean"}])
+def test_what_does_not_matter(changes):
+    check_agreement(hint("vit_base_patch16", **changes), hint("vit_base_patch16"), by="x", path=FILE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"depth": 11}, "depth is 11, not 12"),
+        ({"num_heads": 6}, "num_heads is 6, not 12"),
+        ({"position": "none"}, r"position is \(\), not \('learned',\)"),
+        ({"final_norm": "none"}, "final_norm is False, not True"),
+        ({"attention": {"bias": "none"}}, "attention bias is none, not qkv"),
+        ({"patch": {"size": 14}}, "patch is .*14.*, not .*16"),
+    ],
+)
+def test_what_does(changes, says):
+    with pytest.raises(CheckpointError, match=says):
+        check_agreement(hint("vit_base_patch16", **changes), hint("vit_base_patch16"), by="x", path=FILE)
+
+
+def test_families_differ_and_parts_can_be_left_out():
+    with pytest.raises(CheckpointError, match="family is DeiTConfig, not ViTConfig"):
+        check_agreement(hint("deit_base_distilled_patch16"), hint("vit_base_patch16"), by="x", path=FILE)
+    check_agreement(hint("vit_base_patch16", depth=3), hint("vit_base_patch16"), by="x", path=FILE, ignoring={"depth"})
+
+
+def test_every_preset_has_a_structure():
+    assert all(structure(preset.config)["dim"] > 0 for preset in presets().values())

@@ -1,0 +1,157 @@
+"""A whole training run, small enough for a test: 64 images of 8 x 8 pixels, a ViT of 2 blocks, 2 epochs of 4 steps."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.config import to_dict
+from vitrail.data.augment import Augment, Prepare
+from vitrail.data.batches import Batches
+from vitrail.data.cache import Packed
+from vitrail.data.dataset import Batch
+from vitrail.data.mix import Mix
+from vitrail.models.checkpoint import save
+from vitrail.models.registry import create
+from vitrail.tasks.task import Task
+from vitrail.train.config import TrainConfig, change
+from vitrail.train.distributed import RankedStore, ShardedStore, World, join, spread
+from vitrail.train.ema import Average
+from vitrail.train.logs import Logs
+from vitrail.train.loop import Loop, validate
+from vitrail.train.optimiser import build
+from vitrail.train.schedule import Schedule
+from vitrail.train.state import Learner
+
+CPU = torch.device("cpu")
+CLASSES = ("dark", "light", "left", "right")
+RECIPE = change(TrainConfig(), {
+    "epochs": 2, "batch_size": 16, "ema": 0.9, "optimiser": {"lr": 3e-3}, "schedule": {"warmup_epochs": 0.5},
+    "augment": {"crop": "shift", "padding": 1}, "mix": {"mixup": 0.2}, "label_smoothing": 0.1,
+})  # fmt: skip
+
+
+class Hits:
+    """Counts right answers."""
+
+    def __init__(self) -> None:
+        self.right, self.seen = 0, 0
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        self.right, self.seen = self.right + int((outputs.argmax(1) == labels).sum()), self.seen + len(labels)
+
+    def merge(self, other: "Hits") -> None:
+        self.right, self.seen = self.right + other.right, self.seen + other.seen
+
+    def compute(self) -> Mapping[str, Any]:
+        return {"accuracy": self.right / self.seen, "table": torch.zeros(2, 2)}
+
+
+class Toy(Task):
+    """Classifies with a tiny ViT; `spoil` makes the loss of some steps infinite."""
+
+    best_metric = "accuracy"
+    classes = CLASSES
+
+    def __init__(self, *, spoil: int | None = None, dropout: float = 0.1, **options: Any) -> None:
+        super().__init__()
+        small = {"dim": 32, "depth": 2, "num_heads": 2, "image_size": 8, "patch": {"size": 4}, "num_classes": 4}
+        options = {"drop_path": 0.2, "dropout": dropout, "init": "trunc_normal", **options}
+        self.backbone = create("vit_tiny_patch16", **small, **options)
+        self.spoil, self.calls = spoil, 0
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        loss = F.cross_entropy(self.outputs(batch.images), batch.labels)
+        self.calls += 1
+        return {"loss": loss * torch.inf if self.calls == self.spoil else loss}
+
+    def outputs(self, images: Tensor) -> Tensor:
+        return self.backbone(images)
+
+    def metrics(self) -> Hits:
+        return Hits()
+
+    def predict(self, images: Tensor) -> Mapping[str, Tensor]:
+        return {"probabilities": self.outputs(images).softmax(1)}
+
+
+def packed(count: int = 64) -> Packed:
+    """Images whose class can be seen: a dark or light one, or one half brighter than the other."""
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 4
+    images = torch.randint(96, 160, (count, 3, 8, 8), generator=draw)
+    images[labels == 0] -= 60
+    images[labels == 1] += 60
+    images[labels == 2, :, :, :4] += 60
+    images[labels == 3, :, :, 4:] += 60
+    return Packed(images=images.to(torch.uint8), labels=labels, ids=torch.arange(count), classes=CLASSES, name="toy")
+
+
+def small_loop(
+    folder: Path, *, world: World | None = None, shard: str = "ddp", task: Task | None = None, silent: bool = True,
+    model: Mapping[str, Any] | None = None, **changes: Any,
+) -> Loop:  # fmt: skip
+    """A fresh run in a folder; keywords change its recipe."""
+    config, world = change(RECIPE, changes), world or World()
+    torch.manual_seed(config.seed)
+    task = task or Toy(**(model or {}))
+    loss = spread(task, world, shard=shard, device=CPU, precision=config.precision, compiled=config.compile)
+    size = {"image_size": (8, 8), "channels": 3}
+    augment = Augment(config.augment, **size, seed=config.seed)
+    mix, prepare = Mix(config.mix, num_classes=4, seed=config.seed), Prepare(config.augment, **size)
+    rows = {"seed": config.seed, "device": CPU, "rank": world.rank, "world": world.size}
+    feed = Batches(packed(), batch_size=config.batch_size // config.accumulate, shuffle=True, drop_last=True, **rows)
+    val = Batches(packed(26), batch_size=16, shuffle=False, **rows)
+    precision = "float32" if config.precision == "auto" else config.precision
+    where = {"device": CPU, "precision": precision, "world": world}
+    store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
+    return Loop(
+        config=config,
+        learner=Learner(
+            task=task,
+            optimiser=build(task, config.optimiser, CPU),
+            scaler=torch.amp.GradScaler("cpu", enabled=False),
+            ema=None if config.ema is None else Average(task, config.ema),
+        ),
+        loss=loss,
+        feed=feed,
+        treat=lambda batch, epoch: mix(augment(batch, epoch), epoch),
+        evaluate=lambda: validate(task, val, prepare, **where),
+        publish=lambda _: save(task.backbone, folder) if shard == "ddp" and world.main else None,
+        schedule=Schedule.of(config.schedule, epochs=config.epochs, steps=len(feed) // config.accumulate),
+        store=store(folder / "checkpoints", keep=config.keep, world=world),
+        identity={"recipe": to_dict(config), "model": to_dict(task.backbone.config)},
+        folder=folder,
+        logs=Logs(folder, main=world.main, silent=silent),
+        **where,
+    )  # fmt: skip
+
+
+def resumed(folder: Path, **options: Any) -> Loop:
+    """Fresh objects that take up a run where its last checkpoint left it."""
+    loop = small_loop(folder, **options)
+    loop.progress = loop.store.restore(loop.learner, loop.identity)
+    loop.logs.resume(loop.progress.step)
+    return loop
+
+
+def bits(loop: Loop) -> dict[str, Tensor]:
+    """Copies of all tensors of a run."""
+    return {name: tensor.clone() for name, tensor in loop.learner.tensors().items()}
+
+
+def same_bits(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """Whether all tensors are equal, bit by bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+if __name__ == "__main__":  # a process that can be killed: python small_run.py FOLDER [SHARD]
+    torch.set_num_threads(1)
+    place, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "ddp"
+    with join(CPU) as here:
+        began = any((place / "checkpoints").glob("step-*"))
+        (resumed if began else small_loop)(place, world=here, shard=kind).run()

@@ -1,0 +1,125 @@
+"""Charts: values stand where they belong, in SVG that any reader understands."""
+
+import re
+from math import nan
+from xml.etree import ElementTree
+
+import pytest
+
+from vitrail.charts import Bin, Curve, calibration, curves, percent, plain, ticks
+from vitrail.errors import ConfigError
+
+LOSSES = (Curve("training", ((1, 2.0), (2, 1.0), (3, 0.5))), Curve("validation", ((1, 2.0), (3, 1.0))))
+
+
+def spots(svg: str, cls: str) -> list[tuple[float, float]]:
+    """The points of a curve's path."""
+    (path,) = re.findall(f'<path class="curve {cls}" d="M([^"]+)"', svg)
+    return [tuple(map(float, spot.split())) for spot in path.split("L")]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]),
+        (0.13, 0.97, [0, 0.25, 0.5, 0.75, 1]),
+        (-3, 5, [-4, -2, 0, 2, 4, 6]),
+        (0, 1e-3, [0, 2.5e-4, 5e-4, 7.5e-4, 1e-3]),
+        (2.0, 2.0, [1, 1.5, 2, 2.5, 3]),
+        (0.0, 0.0, [-0.5, -0.25, 0, 0.25, 0.5]),
+    ],
+)
+def test_ticks_are_round_and_enclose(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (nan, 1.0), (0.0, float("inf"))])
+def test_ticks_refuse_what_is_no_range(low, high):
+    with pytest.raises(ConfigError, match="an axis cannot go from"):
+        ticks(low, high)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.25, "0.25"), (1234.0, "1,234"), (6e4, "60,000"), (2.5e-4, "2.5e-4"), (1e-3, "1e-3"), (1e6, "1e6")],
+)
+def test_plain_numbers(value, text):
+    assert plain(value) == text
+
+
+def test_percent():
+    assert [percent(value) for value in (0.2, 0.1234, 1.0)] == ["20 %", "12.3 %", "100 %"]
+
+
+def test_curves_stand_in_proportion():
+    svg = curves("Loss", LOSSES)
+    ElementTree.fromstring(svg)
+    (x1, y1), (x2, y2), (x3, y3) = spots(svg, "a")
+    assert x2 - x1 == pytest.approx(x3 - x2)
+    assert y2 - y1 == pytest.approx(2 * (y3 - y2), abs=0.2)  # from 2 to 1, then to a half; y counts downwards
+    assert spots(svg, "b") == [(x1, y1), (x3, y2)]
+
+
+def test_curves_tell_their_values():
+    svg = curves("Loss", LOSSES)
+    assert 'aria-label="Loss by epoch: training from 2 to 0.5, validation from 2 to 1"' in svg
+    assert "<title>epoch 2: training 1</title>" in svg
+    assert "<title>epoch 3: training 0.5, validation 1</title>" in svg
+
+
+def test_a_gap_is_skipped_and_a_lone_point_is_a_dot():
+    assert len(spots(curves("x", [Curve("a", ((1, 1.0), (2, None), (3, nan), (4, 2.0)))]), "a")) == 2
+    svg = curves("x", [Curve("a", ((1, 0.5),))])
+    assert "<path" not in svg
+    assert '<circle class="dot a"' in svg
+
+
+def test_a_long_run_has_every_point_but_not_every_stop():
+    svg = curves("x", [Curve("a", [(epoch, 1 / epoch) for epoch in range(1, 1001)])])
+    assert len(spots(svg, "a")) == 1000
+    assert 60 <= svg.count('class="stop"') <= 121
+    assert "<title>epoch 1000: a 1e-3</title>" in svg
+
+
+def test_labels_of_x_are_whole_and_even():
+    svg = curves("x", [Curve("a", [(epoch, 1.0) for epoch in range(1, 15)])])
+    shown = [int(text) for text in re.findall(r'text-anchor="middle">(\d+)<', svg)]
+    assert shown == [2, 4, 6, 8, 10, 12]
+
+
+def test_the_best_is_ringed_and_the_floor_is_reached():
+    svg = curves("x", [Curve("a", ((1, 5.0), (2, 6.0)))], mark=(2, 6.0), floor=0.0, small=True)
+    ring = re.search(r'class="mark" cx="([\d.]+)" cy="([\d.]+)"', svg)
+    assert tuple(map(float, ring.groups())) == spots(svg, "a")[1]
+    assert ">0</text>" in svg
+    assert 'viewBox="0 0 300 170"' in svg
+
+
+def test_names_are_escaped():
+    svg = curves("<b>&", [Curve('"<i>"', ((1, 1.0), (2, 2.0)))])
+    ElementTree.fromstring(svg)
+    assert "<i>" not in svg
+
+
+def test_bad_charts_are_refused():
+    with pytest.raises(ConfigError, match="has no points"):
+        curves("x", [Curve("a", ((1, nan),))])
+    with pytest.raises(ConfigError, match="3 curves; it shows one or two"):
+        curves("x", [*LOSSES, LOSSES[0]])
+    with pytest.raises(ConfigError, match="no predictions"):
+        calibration([Bin(0.0, 0.0, 0)])
+
+
+def test_calibration_bars_reach_their_accuracy():
+    svg = calibration([Bin(0.0, 0.0, 0), Bin(0.75, 0.5, 30), Bin(0.8, 1.0, 10)])
+    tree = ElementTree.fromstring(svg)
+    half, whole = (float(rect.get("height")) for rect in tree.iter("rect") if rect.get("class") == "bar")
+    assert whole == pytest.approx(2 * half)
+    (over,) = (float(rect.get("height")) for rect in tree.iter("rect") if rect.get("class") == "over")
+    (under,) = (float(rect.get("height")) for rect in tree.iter("rect") if rect.get("class") == "under")
+    assert over == pytest.approx(whole * 0.25, abs=0.1)
+    assert under == pytest.approx(whole * 0.2, abs=0.1)
+    many, few = (float(rect.get("height")) for rect in tree.iter("rect") if rect.get("class") == "crowd")
+    assert many == pytest.approx(3 * few, abs=0.2)
+    assert "33 to 67 % sure: 50 % right of 30" in svg
+    assert "mean gap 23.8 % of 40" in svg  # (30 * 0.25 + 10 * 0.2) / 40

@@ -1,0 +1,65 @@
+"""Device and precision: what is chosen, and what is said where it is not what was asked for."""
+
+import subprocess
+
+import pytest
+import torch
+
+from vitrail import hardware
+from vitrail.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    hardware.bf16_works.cache_clear()
+
+
+def died(*_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.CompletedProcess([], -4)  # SIGILL
+
+
+def test_a_child_process_tries_bf16() -> None:
+    assert hardware.bf16_works()  # under the cap that the tests' configuration sets
+
+
+def test_a_child_that_dies_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", died)
+    assert not hardware.bf16_works()
+
+
+def test_the_answer_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", died)
+    hardware.bf16_works()
+    monkeypatch.undo()
+    assert not hardware.bf16_works()
+
+
+def test_bf16_falls_back_with_one_sentence_and_children_get_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", died)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    chosen, sentence = hardware.precision("bf16", CPU)
+    assert chosen == "float32"
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in sentence
+    assert hardware.os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
+
+
+def test_precisions_that_stand() -> None:
+    assert hardware.precision("auto", CPU) == ("float32", None)
+    assert hardware.precision("float32", CPU) == ("float32", None)
+    assert hardware.precision("bf16", CPU) == ("bf16", None)
+    assert hardware.precision("fp16", CPU) == ("float32", "fp16 needs a GPU; float32 is used on cpu")
+
+
+def test_devices() -> None:
+    assert hardware.device("cpu") == CPU
+    assert hardware.device() in (CPU, torch.device("mps"), torch.device("cuda:0"))
+    with pytest.raises(ConfigError, match="no device 'cdua'; did you mean 'cuda'"):
+        hardware.device("cdua")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        hardware.device("cuda")
