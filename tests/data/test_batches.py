@@ -1,0 +1,199 @@
+"""Batches: an order that (seed, epoch) alone decides, on any number of processes, from any point."""
+
+import threading
+
+import pytest
+import torch
+
+from vitrail.data import batches as module
+from vitrail.data.batches import Batches
+from vitrail.data.cache import Packed
+from vitrail.errors import ConfigError
+
+COUNT = 23
+GOLDEN = [5, 6, 4, 2, 1, 3, 7, 0]  # of seed 5 in epoch 2: another order would break every resumed run
+
+
+def packed(count=COUNT):
+    ids = torch.arange(count) * 2 + 100  # as if every second image had been broken
+    images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
+    return Packed(images=images, labels=torch.arange(count) * 10, ids=ids, classes=("a",), name="numbers")
+
+
+@pytest.fixture(params=["resident", "ahead"])
+def make(request, monkeypatch):
+    """Batches, kept on the device, or collected ahead by a thread."""
+    monkeypatch.setattr(module, "RESIDENT", 0.2 if request.param == "resident" else 0.0)
+
+    def build(count=COUNT, **options):
+        defaults = {"batch_size": 4, "seed": 0, "shuffle": True, "device": "cpu"}
+        made = Batches(packed(count), **(defaults | options))
+        assert made.resident == (request.param == "resident")
+        return made
+
+    return build
+
+
+def seen(batches, epoch=0, start=0):
+    """The places of the images by batch, after a look that image, label and id belong together."""
+    found = []
+    for batch in batches.epoch(epoch, start):
+        places = batch.images[:, 0, 0, 0].long()
+        assert torch.equal(batch.images, places.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 4, 4))
+        assert torch.equal(batch.labels, places * 10)
+        assert torch.equal(batch.ids, places * 2 + 100)
+        found.append(places.tolist())
+    return found
+
+
+def flat(parts):
+    return [place for part in parts for place in part]
+
+
+def test_evaluation_loses_none_and_repeats_none(make):
+    batches = make(shuffle=False)
+    assert flat(seen(batches)) == list(range(COUNT))
+    assert [len(part) for part in seen(batches)] == [4, 4, 4, 4, 4, 3]
+    assert len(batches) == 6
+
+
+def test_training_drops_the_rest(make):
+    batches = make(drop_last=True)
+    parts = seen(batches)
+    assert len(parts) == len(batches) == 5
+    assert len(set(flat(parts))) == 20
+
+
+def test_order_depends_on_seed_and_epoch_alone(make):
+    first = seen(make(), epoch=3)
+    assert first == seen(make(), epoch=3)
+    assert first != seen(make(), epoch=4)
+    assert first != seen(make(seed=1), epoch=3)
+    assert sorted(flat(first)) == list(range(COUNT))
+    again = make()
+    seen(again, epoch=9)
+    torch.manual_seed(99)
+    assert first == seen(again, epoch=3)
+
+
+def test_order_is_the_same_for_ever():
+    assert Batches(packed(8), batch_size=8, seed=5, shuffle=True, device="cpu").order(2).tolist() == GOLDEN
+
+
+def test_first_places_are_spread_evenly():
+    firsts = [int(Batches(packed(5), batch_size=1, seed=0, shuffle=True, device="cpu").order(e)[0]) for e in range(500)]
+    counts = torch.bincount(torch.tensor(firsts), minlength=5)
+    assert counts.min() > 70
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 6])
+def test_resume_gives_exactly_the_rest(make, start):
+    assert seen(make(), epoch=2, start=start) == seen(make(), epoch=2)[start:]
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_any_world_sees_the_same_batches(make, world, drop_last):
+    options = {"batch_size": 24, "count": 100, "drop_last": drop_last}
+    alone = seen(make(**options), epoch=1)
+    ranks = [seen(make(**options, rank=rank, world=world), epoch=1) for rank in range(world)]
+    assert {len(parts) for parts in ranks} == {len(alone)}
+    for whole, *parts in zip(alone, *ranks, strict=True):
+        assert flat(parts) == whole
+        pairs = [tuple(whole[place : place + 2]) for place in range(0, len(whole), 2)]
+        kept = [tuple(part[place : place + 2]) for part in parts for place in range(0, len(part), 2)]
+        assert kept == pairs
+    if drop_last:
+        assert {len(part) for parts in ranks for part in parts} == {24 // world}
+
+
+def test_a_rank_without_images_still_takes_the_step(make):
+    parts = [seen(make(count=6, batch_size=4, world=4, rank=rank, shuffle=False)) for rank in range(4)]
+    assert parts == [[[], []], [[0, 1], []], [[], []], [[2, 3], [4, 5]]]
+
+
+def test_a_batch_is_not_changed_by_later_ones(make):
+    kept = list(make(shuffle=False).epoch(0))
+    assert [int(batch.images[0, 0, 0, 0]) for batch in kept] == [0, 4, 8, 12, 16, 20]
+
+
+def test_waiting_is_measured(make):
+    batches = make()
+    assert batches.waited == 0
+    seen(batches)
+    once = batches.waited
+    assert once > 0
+    seen(batches)
+    assert batches.waited > once
+
+
+def test_waiting_counts_a_slow_source(monkeypatch):
+    monkeypatch.setattr(module, "RESIDENT", 0.0)
+    batches = Batches(packed(), batch_size=4, seed=0, shuffle=False, device="cpu")
+    copied = batches._copied
+
+    def slow(part, stream):
+        threading.Event().wait(0.02)
+        return copied(part, stream)
+
+    monkeypatch.setattr(batches, "_copied", slow)
+    seen(batches)
+    assert batches.waited > 6 * 0.015
+
+
+def test_giving_up_early_ends_the_thread(monkeypatch):
+    monkeypatch.setattr(module, "RESIDENT", 0.0)
+    batches = Batches(packed(250), batch_size=1, seed=0, shuffle=False, device="cpu")
+    copied, made = batches._copied, []
+
+    def count(part, stream):
+        made.append(part)
+        return copied(part, stream)
+
+    monkeypatch.setattr(batches, "_copied", count)
+    iterator = batches.epoch(0)
+    next(iterator)
+    assert "batches" in {thread.name for thread in threading.enumerate()}
+    iterator.close()
+    assert len(made) < 10
+    assert "batches" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_error_in_the_thread_reaches_the_user(monkeypatch):
+    monkeypatch.setattr(module, "RESIDENT", 0.0)
+    batches = Batches(packed(), batch_size=4, seed=0, shuffle=False, device="cpu")
+
+    def fail(*_):
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(batches, "_copied", fail)
+    with pytest.raises(MemoryError, match="no more"):
+        next(batches.epoch(0))
+    assert "batches" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"rank": 2, "world": 2}, "rank 2, world 2"),
+        ({"batch_size": 24, "drop_last": True}, "has 23 images, which is less than one batch of 24"),
+        ({"batch_size": 18, "drop_last": True, "world": 4}, "the nearest that does is 16"),
+    ],
+)
+def test_bad_options_are_refused(make, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**options)
+
+
+def test_an_epoch_cannot_be_taken_up_after_its_end(make):
+    with pytest.raises(ConfigError, match="an epoch has 6 batches"):
+        make().epoch(0, start=7)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_reach_the_gpu(make, monkeypatch):
+    there = make(device="cuda", count=500, batch_size=64)
+    for batch in there.epoch(0):
+        assert batch.images.is_cuda
+        assert torch.equal(batch.images[:, 0, 0, 0].long() * 10, batch.labels)

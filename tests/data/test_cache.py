@@ -1,0 +1,431 @@
+"""The packed cache: the right pixels, decoded once, never a damaged or an old file, never two at once."""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.data import cache_file
+from vitrail.data.cache import Packed, default_folder, fit, pack
+from vitrail.data.dataset import Dataset, Subset
+from vitrail.errors import BrokenImage, DataError, InputError, Notice
+
+
+class Pictures(Dataset):
+    """Pictures from memory that count how often each is read."""
+
+    def __init__(self, images, *, broken=(), fingerprint="1", name="pictures"):
+        self.name, self.classes = name, ("a", "b", "c")
+        self.images, self.broken, self._fingerprint = images, set(broken), fingerprint
+        self.labels = torch.arange(len(images)) % 3
+        self.reads = 0
+
+    def read(self, index):
+        self.reads += 1
+        if index in self.broken:
+            raise BrokenImage(f"{self.where(index)}: not an image")
+        return self.images[index]
+
+    def where(self, index):
+        return f"{self.name}/{index}.png"
+
+    @property
+    def fingerprint(self):
+        return self._fingerprint
+
+
+class InMemory(Pictures):
+    def __init__(self, images):
+        super().__init__(images)
+        self.array = images
+
+    def read(self, index):
+        raise AssertionError("an array needs no reading")
+
+
+def noise(count, height=12, width=12, channels=3):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator)
+
+
+def packed(dataset, folder, size=(12, 12), channels=3, **options):
+    return pack(dataset, size=size, channels=channels, folder=folder, workers=2, **options)
+
+
+@pytest.fixture
+def no_notice():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.usefixtures("no_notice")
+def test_images_of_that_size_are_copied_exactly_and_decoded_once(tmp_path):
+    images = noise(40)
+    dataset = Pictures(images)
+    first = packed(dataset, tmp_path)
+    assert dataset.reads == 40
+    second = packed(dataset, tmp_path)
+    assert dataset.reads == 40
+    for result in (first, second):
+        assert torch.equal(result.images, images)
+        assert torch.equal(result.labels, dataset.labels)
+        assert result.ids.tolist() == list(range(40))
+        assert (result.classes, result.name, result.skipped, len(result)) == (("a", "b", "c"), "pictures", (), 40)
+        assert not result.multi_label
+
+
+def test_writing_to_packed_images_leaves_the_file_alone(tmp_path):
+    images = noise(4)
+    packed(Pictures(images), tmp_path).images.zero_()
+    assert torch.equal(packed(Pictures(images), tmp_path).images, images)
+
+
+def test_several_blocks_keep_the_order(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.data.cache._BLOCK", 3 * 12 * 12 * 3)
+
+    class Slow(Pictures):
+        def read(self, index):
+            time.sleep(0.002 * (index % 4 == 0))
+            return super().read(index)
+
+    images = noise(32)
+    steps = []
+    result = packed(Slow(images), tmp_path, progress=lambda done, total: steps.append((done, total)))
+    assert torch.equal(result.images, images)
+    assert steps == [(min(done, 32), 32) for done in range(3, 35, 3)]
+
+
+def test_threads_of_torch_are_given_back(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        packed(Pictures(noise(4)), tmp_path)
+        with ThreadPoolExecutor(1) as fresh:  # what a thread made later gets
+            assert (torch.get_num_threads(), fresh.submit(torch.get_num_threads).result()) == (2, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("shape", "size"), [((48, 48), (12, 12)), ((30, 60), (12, 12)), ((60, 30), (8, 16))], ids=str)
+def test_fit_cuts_the_centre_and_resizes_like_pillow(shape, size):
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    smooth = np.stack([4 * y, 4 * x, 2 * (x + y)], axis=-1).clip(0, 255).astype(np.uint8)
+    rows, columns = min(shape[0], shape[1] * size[0] // size[1]), min(shape[1], shape[0] * size[1] // size[0])
+    top, left = (shape[0] - rows) // 2, (shape[1] - columns) // 2
+    cut = Image.fromarray(smooth[top : top + rows, left : left + columns])
+    expected = np.asarray(cut.resize((size[1], size[0]), Image.Resampling.BICUBIC)).astype(int)
+    found = fit(torch.from_numpy(smooth).permute(2, 0, 1)[None], size=size, channels=3)
+    difference = np.abs(found[0].permute(1, 2, 0).numpy().astype(int) - expected)
+    assert found.shape == (1, 3, *size)
+    assert difference.max() <= 1
+
+
+def test_fit_of_a_banner_is_not_blown_up():
+    assert fit(noise(1, 2, 20_000, 1), size=(224, 224), channels=3).shape == (1, 3, 224, 224)
+    assert fit(noise(1, 1, 1, 1), size=(3, 500), channels=1).shape == (1, 1, 3, 500)
+
+
+def test_channels_are_repeated_or_weighed():
+    colour, grey = noise(3), noise(3, channels=1)
+    assert torch.equal(fit(grey, size=(12, 12), channels=3), torch.cat([grey] * 3, dim=1))
+    luma = [np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")) for image in colour]
+    assert torch.equal(fit(colour, size=(12, 12), channels=1)[:, 0], torch.from_numpy(np.stack(luma)))
+
+
+@pytest.mark.parametrize(
+    "images", [torch.rand(1, 3, 4, 4), noise(1)[0], noise(1, channels=2)], ids=["float", "3d", "2"]
+)
+def test_fit_refuses_what_is_no_image(images):
+    with pytest.raises(InputError, match="uint8, B C H W with 1 or 3 channels"):
+        fit(images, size=(4, 4), channels=3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("given", [1, 3])
+@pytest.mark.parametrize("size", [(12, 12), (8, 8)], ids=str)
+def test_arrays_need_no_file(tmp_path, given, channels, size):
+    images = noise(5, channels=given)
+    result = packed(InMemory(images), tmp_path, size=size, channels=channels)
+    assert torch.equal(result.images, fit(images, size=size, channels=channels))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_subset_of_an_array_is_one(tmp_path):
+    images = noise(6)
+    result = packed(Subset(InMemory(images), [4, 1]), tmp_path)
+    assert torch.equal(result.images, images[[4, 1]])
+    assert result.labels.tolist() == [1, 1]
+    assert result.ids.tolist() == [0, 1]
+
+
+def test_broken_images_are_left_out_by_name(tmp_path):
+    images = noise(300)
+    dataset = Pictures(images, broken=(7, 250))
+    for _ in range(2):  # built, then opened
+        result = packed(dataset, tmp_path)
+        kept = [index for index in range(300) if index not in (7, 250)]
+        assert result.ids.tolist() == kept
+        assert torch.equal(result.images, images[kept])
+        assert torch.equal(result.labels, dataset.labels[kept])
+        assert result.skipped == (
+            ("pictures/7.png", "pictures/7.png: not an image"),
+            ("pictures/250.png", "pictures/250.png: not an image"),
+        )
+
+
+def test_more_than_one_in_a_hundred_broken_stops_and_keeps_nothing(tmp_path):
+    dataset = Pictures(noise(300), broken=(3, 5, 8, 13))
+    with pytest.raises(DataError, match=r"of 300 images cannot be read.*1.0 %.*pictures/3.png.*doctor"):
+        packed(dataset, tmp_path)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
+    assert len(packed(dataset, tmp_path, max_broken=0.02)) == 296
+
+
+def test_the_limit_itself_is_allowed(tmp_path):
+    assert len(packed(Pictures(noise(200), broken=(1, 2)), tmp_path)) == 198
+    with pytest.raises(DataError):
+        packed(Pictures(noise(200), broken=(1, 2, 3), name="worse"), tmp_path)
+
+
+def test_a_vanished_file_is_a_broken_image(tmp_path):
+    class Vanishing(Pictures):
+        def read(self, index):
+            return super().read(index) if index else torch.from_numpy(np.load(tmp_path / "gone.npy"))
+
+    result = packed(Vanishing(noise(200)), tmp_path)
+    assert "gone.npy" in result.skipped[0][1]
+
+
+def test_an_empty_data_set_is_refused(tmp_path):
+    with pytest.raises(DataError, match="pictures has no images"):
+        packed(Pictures(noise(0)), tmp_path)
+
+
+def test_a_changed_data_set_is_packed_again_with_a_notice(tmp_path):
+    packed(Pictures(noise(8)), tmp_path)
+    changed = Pictures(255 - noise(8), fingerprint="2")
+    with pytest.warns(Notice, match="built again: the data set has changed since"):
+        result = packed(changed, tmp_path)
+    assert torch.equal(result.images, changed.images)
+    assert len(list(tmp_path.glob("*.pack"))) == 1
+
+
+def test_sizes_channels_and_places_have_files_of_their_own(tmp_path):
+    dataset = Pictures(noise(4))
+    for options in ({}, {"size": (6, 6)}, {"channels": 1}):
+        packed(dataset, tmp_path, **options)
+    packed(Pictures(noise(4), name="a/b c"), tmp_path)
+    assert len(list(tmp_path.glob("*.pack"))) == 4
+
+
+def damage_pixel(data):
+    data[5] ^= 1
+
+
+def damage_description(data):
+    data[-100] ^= 1
+
+
+def cut_off(data):
+    del data[-1000:]
+
+
+def drop_a_block(data):
+    del data[:432]
+
+
+def empty(data):
+    data.clear()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (damage_pixel, "bytes 0 to .* are damaged"),
+        (damage_description, "description is damaged"),
+        (cut_off, "its end is missing"),
+        (drop_a_block, "not as many as it says"),
+        (empty, "0 bytes"),
+    ],
+)
+def test_a_damaged_file_is_built_again_with_a_notice(tmp_path, damage, reason):
+    dataset = Pictures(noise(20))
+    packed(dataset, tmp_path)
+    (file,) = tmp_path.glob("*.pack")
+    data = bytearray(file.read_bytes())
+    damage(data)
+    file.write_bytes(data)
+    with pytest.warns(Notice, match=f"built again: .*{reason}"):
+        result = packed(dataset, tmp_path)
+    assert torch.equal(result.images, dataset.images)
+    assert dataset.reads == 40
+
+
+def test_a_file_of_another_format_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_file, "FORMAT", 0)
+    packed(Pictures(noise(3)), tmp_path)
+    monkeypatch.undo()
+    with pytest.warns(Notice, match="of format 0"):
+        packed(Pictures(noise(3)), tmp_path)
+
+
+def test_a_large_file_is_checked_in_samples_and_in_full_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.data.cache._BLOCK", 12 * 12 * 3)  # one image a block
+    monkeypatch.setattr(cache_file, "_SPOT_CHECK", 12 * 12 * 3 * 5)
+    dataset = Pictures(noise(20))
+    packed(dataset, tmp_path)
+    (file,) = tmp_path.glob("*.pack")
+    data = bytearray(file.read_bytes())
+    data[432 + 3] ^= 1  # of the second image, between the samples 0, 4, 8, ...
+    file.write_bytes(data)
+    assert not torch.equal(packed(dataset, tmp_path).images, dataset.images)
+    with pytest.warns(Notice, match="bytes 432 to 864 are damaged"):
+        assert torch.equal(packed(dataset, tmp_path, verify=True).images, dataset.images)
+
+
+def test_the_file_says_what_it_holds(tmp_path):
+    packed(Pictures(noise(200), broken=(4,)), tmp_path)
+    (file,) = tmp_path.glob("*.pack")
+    _, about = cache_file.read(file)
+    assert about == {
+        "fingerprint": "1",
+        "size": [12, 12],
+        "channels": 3,
+        "count": 200,
+        "broken": {"4": "pictures/4.png: not an image"},
+    }
+    assert json.dumps(about).encode() in file.read_bytes()
+
+
+PROCESS = """
+import sys, time, warnings
+from pathlib import Path
+warnings.simplefilter("error")
+sys.path[:0] = [{tests!r}]
+from test_cache import Pictures, noise, packed
+
+class Slow(Pictures):
+    def read(self, index):
+        time.sleep(0.02)
+        return super().read(index)
+
+dataset = Slow(noise(60))
+print("ready", flush=True)
+sys.stdin.readline()
+result = packed(dataset, Path({folder!r}))
+assert (result.images == dataset.images).all()
+print(dataset.reads)
+"""
+
+
+def start(folder):
+    program = PROCESS.format(tests=str(Path(__file__).parent), folder=str(folder))
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def test_two_processes_that_start_together_decode_once(tmp_path):
+    processes = [start(tmp_path) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+    reads = [int(process.communicate(timeout=60)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sorted(reads) == [0, 60]
+
+
+def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
+    process = start(tmp_path)
+    process.stdout.readline()
+    process.stdin.write("go\n")
+    while not list(tmp_path.glob(".*.part")):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert list(tmp_path.glob("*.pack")) == []
+    dataset = Pictures(noise(60))
+    assert torch.equal(packed(dataset, tmp_path).images, dataset.images)
+    assert list(tmp_path.glob(".*.part")) == []
+
+
+def test_without_locks_all_may_go_on(tmp_path, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert len(packed(Pictures(noise(3)), tmp_path)) == 3
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert len(packed(Pictures(noise(3), name="other"), tmp_path)) == 3
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be kept in .*file/below: Not a directory.*VITRAIL_CACHE"):
+        packed(Pictures(noise(3)), tmp_path / "file" / "below")
+
+
+def test_a_finished_cache_in_a_folder_without_write_access_serves(tmp_path, monkeypatch):
+    packed(Pictures(noise(3)), tmp_path)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert len(packed(Pictures(noise(3)), tmp_path)) == 3
+    with pytest.raises(DataError, match="Permission denied"):
+        packed(Pictures(noise(3), name="new"), tmp_path)
+
+
+def test_too_little_room_is_said_before_the_work(tmp_path, monkeypatch):
+    dataset = Pictures(noise(30))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 10))
+    with pytest.raises(DataError, match=r"only 10 B are free\. About 12.7 KiB are needed"):
+        packed(dataset, tmp_path)
+    assert dataset.reads == 0
+
+
+def test_a_disk_that_fills_up_leaves_no_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    dataset = Pictures(noise(2000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(DataError, match="cannot be kept in"):
+            packed(dataset, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
+    assert len(packed(dataset, tmp_path)) == 2000
+
+
+def test_the_folder_is_chosen_by_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "a"))
+    assert default_folder() == tmp_path / "a" / "packed"
+    packed(Pictures(noise(3)), None)
+    assert len(list((tmp_path / "a" / "packed").glob("*.pack"))) == 1
+    monkeypatch.delenv("VITRAIL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    assert default_folder() == tmp_path / "b" / "vitrail" / "packed"
+
+
+def test_several_labels_an_image(tmp_path):
+    dataset = Pictures(noise(4))
+    dataset.labels = torch.eye(3)[[0, 1, 2, 0]]
+    result = packed(dataset, tmp_path)
+    assert isinstance(result, Packed)
+    assert result.multi_label
+    assert torch.equal(result.labels, dataset.labels)

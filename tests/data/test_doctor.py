@@ -1,0 +1,176 @@
+"""The doctor: each ailment is put into a folder and must be found; a healthy folder must be called so."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data.doctor import Cost, check_broken, examine, fitting_batch
+from vitrail.errors import DataError
+from vitrail.report import Report
+
+RNG = np.random.default_rng(0)
+
+
+def picture(mode="RGB", size=(40, 30)) -> Image.Image:
+    coarse = Image.fromarray(RNG.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+    return coarse.resize(size, Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, count in (("train", 12), ("val", 4)):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                picture(size=(40 + number, 30)).save(tmp_path / split / name / f"{number}.png")
+    return tmp_path
+
+
+def advice(report: Report) -> str:
+    return report["Advice"].text
+
+
+def look(folder, **options) -> Report:
+    return examine(folder, image_size=(32, 32), **options)
+
+
+def test_healthy_data_is_called_so(folder):
+    report = look(folder)
+    assert advice(report) == "Nothing stands in the way of training."
+    assert report["Data"].values["images"] == 32
+    assert report["Data"].values["unreadable"] == 0
+    assert [row["images"] for row in report["Splits"].rows] == [24, 8]
+    assert report["Classes"].rows[1] == {"class": "dog", "train": 12, "val": 4, "share": 0.5}
+    assert report["Sizes"].values["width, least / middle / most"] == "40 / 43.5 / 51"
+    assert report["Kinds"].rows == ({"kind": "PNG colour", "images": 32, "share": 1.0},)
+    assert set(report["Duplicates"].values.values()) == {0}
+    assert report["Cost"].values["packed at 32 x 32"] == 32 * 3 * 32 * 32
+    assert report["Cost"].values["decoding, images a second and core"] > 0
+    assert Report.from_json(report.to_json()).title == report.title
+    assert "train" in report.to_html()
+
+
+def test_unreadable_files_are_named(folder):
+    (folder / "train/cat/0.png").write_bytes(b"")
+    whole = (folder / "train/cat/1.png").read_bytes()
+    (folder / "train/cat/1.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "val/dog/1.png").write_bytes(b"<html></html>")
+    report = look(folder)
+    rows = {row["file"]: row["reason"] for row in report["Unreadable"].rows}
+    assert set(rows) == {"train/cat/0.png", "train/cat/1.png", "val/dog/1.png"}
+    assert "empty" in rows["train/cat/0.png"]
+    assert "truncated" in rows["train/cat/1.png"]
+    assert [row["unreadable"] for row in report["Splits"].rows] == [2, 1]
+    assert "3 of 32 images cannot be read, more than 1 %: training would stop" in advice(report)
+
+
+def test_duplicates_are_found(folder):
+    source = Image.open(folder / "train/cat/0.png")
+    source.save(folder / "val/cat/copy.bmp")  # other bytes, equal pixels, other split
+    source.save(folder / "train/dog/copy.png")  # other label
+    source.resize((80, 60), Image.Resampling.BICUBIC).save(folder / "val/cat/larger.png")
+    report = look(folder)
+    found = report["Duplicates"].values
+    assert found["equal, across splits"] == 1
+    assert found["equal, within a split"] == 1
+    assert found["equal, other label"] == 1
+    assert found["alike, across splits"] == 1
+    text = advice(report)
+    assert "Images that occur in two splits, pixel by pixel: 1." in text
+    assert "Equal images with different labels: 1." in text
+    assert "look alike: 1." in text
+    rows = report["Duplicates, the first 3"].rows
+    assert rows[0] == {
+        "pixels": "equal",
+        "label": "other",
+        "splits": "train, train",
+        "image": "train/cat/0.png",
+        "again": "train/dog/copy.png",
+    }
+
+
+def test_gaps_and_imbalance(folder):
+    for number in range(2, 12):
+        (folder / "train/dog" / f"{number}.png").unlink()
+    for number in range(30):
+        picture(size=(33 + number, 30)).save(folder / "train/cat" / f"more{number}.png")
+    for file in (folder / "val/dog").iterdir():
+        file.unlink()
+    text = advice(look(folder))
+    assert "No image in val has the class 'dog'" in text
+    assert "Classes are uneven: 'cat' has 42 training images, 'dog' 2" in text
+    assert "Fewer than 10 training images: 'dog'" in text
+
+
+def test_a_mix_of_kinds_is_told(folder):
+    picture("L").save(folder / "train/cat/grey.png")
+    picture("RGBA").save(folder / "train/cat/clear.png")
+    Image.fromarray(RNG.integers(0, 65535, (30, 40), dtype=np.uint16)).save(folder / "train/cat/deep.png")
+    report = look(folder)
+    kinds = {row["kind"]: row["images"] for row in report["Kinds"].rows}
+    assert kinds == {"PNG colour": 32, "PNG grey": 1, "PNG colour, alpha": 1, "PNG grey, 16 bits": 1}
+    text = advice(report)
+    assert "Grey images among colour ones: 2 of 35." in text
+    assert "laid over white: 1." in text
+    assert "scaled to 8: 1." in text
+
+
+def test_a_class_that_its_size_gives_away(folder):
+    for split in ("train", "val"):
+        for file in (folder / split / "dog").iterdir():
+            picture(size=(64, 64)).save(file)
+    assert "All 16 images of 'dog' have one size (64 x 64) that others hardly have" in advice(look(folder))
+
+
+def test_a_class_that_its_kind_gives_away(folder):
+    for file in [*(folder / "train/dog").iterdir(), *(folder / "val/dog").iterdir()]:
+        picture("L", size=(40 + int(file.stem), 30)).save(file)
+    assert "All 16 images of 'dog' have one kind of file (PNG grey)" in advice(look(folder))
+
+
+def test_small_images_and_a_limit(folder):
+    steps = []
+    report = examine(folder, limit=5, progress=lambda done, total: steps.append((done, total)))
+    assert report["Data"].values["looked at"] == 10
+    assert steps[-1] == (10, 10)
+    text = advice(report)
+    assert "Images are small (the shorter side has 30 pixels" in text
+    assert "Only 10 images were looked at" in text
+
+
+def test_the_cost_of_a_model(folder):
+    cost = Cost(model="vit", fixed=100, per_image=10, memory=1000, images_per_second=12.0)
+    values = look(folder, cost=cost)["Cost"].values
+    assert values["batch size that fits"] == 16  # 64 would fit, but there are 24 images
+    assert values["one epoch of training, seconds"] == 2.0
+    report = look(folder, cost=Cost(model="vit", fixed=1000, per_image=10, memory=1000))
+    assert report["Cost"].values["batch size that fits"] == 0
+    assert "vit does not fit" in advice(report)
+
+
+@pytest.mark.parametrize(("memory", "batch"), [(1000, 64), (200, 8), (122, 0), (124, 1)])
+def test_fitting_batch(memory, batch):
+    assert fitting_batch(Cost(model="m", fixed=100, per_image=10, memory=memory)) == batch
+
+
+def test_one_class_is_examined_all_the_same(tmp_path):
+    (tmp_path / "cat").mkdir()
+    for number in range(10):
+        picture().save(tmp_path / "cat" / f"{number}.png")
+    assert "one class only" in advice(look(tmp_path))
+
+
+def test_several_labels_are_examined(folder):
+    rows = [f"train/{name}/{number}.png,{name}|pet" for name in ("cat", "dog") for number in range(12)]
+    (folder / "t.csv").write_text("path,labels\n" + "\n".join(rows))
+    report = look(folder / "t.csv")
+    assert report["Data"].values["labels"] == "several an image"
+    assert report["Classes"].rows[2]["train"] == len(rows) - report["Splits"].rows[1]["images"]
+
+
+def test_check_broken_stops_above_one_percent():
+    broken = [(f"{number}.png", f"{number}.png cannot be decoded: empty") for number in range(3)]
+    check_broken([], 0)
+    check_broken(broken, 300)
+    with pytest.raises(DataError, match=r"3 of 299 images \(1.0 %\) cannot be read, .* first: 0.png cannot be decoded"):
+        check_broken(broken, 299)

@@ -1,0 +1,117 @@
+"""Folders of images: classes, splits, order, what is left out, and what is refused."""
+
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.data.folder import natural, read_folder, scan
+from vitrail.errors import BrokenImage, DataError
+
+
+def tree(root, *paths):
+    """Images (and other files) of the given names; each has its own shade."""
+    for number, path in enumerate(paths):
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix in (".png", ".jpg", ".JPG"):
+            Image.new("RGB", (4, 3), (number, 0, 0)).save(file)
+        else:
+            file.write_text("x")
+    return root
+
+
+def test_class_is_the_folder_name(tmp_path):
+    found = read_folder(tree(tmp_path, "dog/2.png", "dog/10.png", "cat/deep/er/1.JPG", "cat/0.png"))
+    assert found.train.classes == ("cat", "dog")
+    assert found.train.paths == ["cat/0.png", "cat/deep/er/1.JPG", "dog/2.png", "dog/10.png"]
+    assert found.train.labels.tolist() == [0, 0, 1, 1]
+    assert found.train.read(3)[:, 0, 0].tolist() == [1, 0, 0]
+    assert found.train.where(2) == str(tmp_path / "dog/2.png")
+    assert found.train.encoded(2) == (tmp_path / "dog/2.png").read_bytes()
+    assert found.val is None
+
+
+def test_splits_are_recognised(tmp_path):
+    root = tree(
+        tmp_path,
+        *(f"{split}/{name}/1.png" for split in ("Training", "validation", "test") for name in ("a", "b")),
+        "validation/c/1.png",
+        "docs/shot.png",
+        "Training/loose.png",
+    )
+    found = read_folder(root)
+    assert [len(part) for part in (found.train, found.val, found.test)] == [2, 3, 2]
+    assert found.val.classes == found.train.classes == ("a", "b", "c")
+    assert found.val.where(2) == str(root / "validation/c/1.png")
+    notes = " ".join(found.notes)
+    assert "splits of its own: test 2, Training 2, validation 3 images" in notes
+    assert "left out: 1" in notes
+    assert "docs" in notes
+
+
+def test_a_class_may_be_called_test(tmp_path):
+    found = read_folder(tree(tmp_path, "test/1.png", "control/1.png"))
+    assert found.train.classes == ("control", "test")
+
+
+def test_hidden_and_other_files(tmp_path):
+    root = tree(tmp_path, "a/1.png", "b/1.png", "a/.hidden.png", ".git/x.png", "__MACOSX/a/1.png", "a/notes.txt")
+    found = read_folder(root)
+    assert len(found.train) == 2
+    assert "Files that are no images are left out: 1, such as a/notes.txt" in " ".join(found.notes)
+
+
+def test_links_in_a_circle_end(tmp_path):
+    root = tree(tmp_path, "a/1.png", "b/1.png")
+    (root / "a" / "up").symlink_to(root)
+    (root / "b" / "2.png").symlink_to(root / "b" / "1.png")
+    (root / "b" / "3.png").symlink_to(root / "nowhere.png")
+    found = scan(root)
+    assert found.images == ["a/1.png", "b/1.png", "b/2.png", "b/3.png"]
+    dataset = read_folder(root).train
+    with pytest.raises(BrokenImage, match=r"b/3.png cannot be read: No such file"):
+        dataset.read(3)
+
+
+def test_natural_order():
+    assert sorted(["b10", "b2", "a", "B1", "b02"], key=natural) == ["a", "B1", "b02", "b2", "b10"]
+
+
+def test_fingerprint_notices_files_and_labels(tmp_path):
+    root = tree(tmp_path, "a/1.png", "b/1.png")
+    first = read_folder(root).train.fingerprint
+    assert read_folder(root).train.fingerprint == first
+    Image.new("RGB", (9, 9)).save(root / "a/1.png")
+    second = read_folder(root).train.fingerprint
+    (root / "b").rename(root / "c")
+    assert len({first, second, read_folder(root).train.fingerprint}) == 3
+
+
+def test_odd_names(tmp_path):
+    dataset = read_folder(tree(tmp_path, "été 图/ä ö.png", "b c/1.png")).train
+    assert dataset.classes == ("b c", "été 图")
+    assert dataset.read(1).shape == (3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ((), "holds no files; it should hold a folder of images for each class"),
+        (("a/readme.txt",), "holds 1 files, none of them an image"),
+        (("1.png", "2.png"), "holds 2 images but no class folders"),
+        (
+            ("data/cat/1.png", "data/dog/1.png"),
+            r"one folder only, 'data', which holds 2 folders itself; point to .*data",
+        ),
+        (("train/1.png",), "train has no images in class folders"),
+        (("train/a/1.png", "training/a/1.png"), "two folders for one split: train, training"),
+    ],
+)
+def test_bad_folders_get_one_sentence(tmp_path, paths, message):
+    with pytest.raises(DataError, match=message) as caught:
+        read_folder(tree(tmp_path, *paths))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_labels_are_int64(tmp_path):
+    assert read_folder(tree(tmp_path, "a/1.png", "b/1.png")).train.labels.dtype == torch.int64

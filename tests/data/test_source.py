@@ -1,0 +1,139 @@
+"""One door: every kind of source is recognised, and what cannot be learned from is refused in one sentence."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data.source import open_data, open_whole, survey
+from vitrail.data.split import counts
+from vitrail.errors import DataError
+
+
+def photos(root, classes=("cat", "dog"), count=20, prefix=""):
+    for shade, name in enumerate(classes):
+        folder = root / prefix / name
+        folder.mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (5, 4), (shade, number, 0)).save(folder / f"{number}.png")
+    return root
+
+
+def test_a_folder_splits_by_itself(tmp_path):
+    splits = open_data(photos(tmp_path))
+    assert (counts(splits.train), counts(splits.val), splits.test) == ([18, 18], [2, 2], None)
+    assert "2 class folders" in splits.notes[0]
+    assert "Validation is 4 of 40" in splits.notes[1]
+    again = open_data(str(tmp_path))
+    assert [again.val.where(i) for i in range(4)] == [splits.val.where(i) for i in range(4)]
+    other = open_data(tmp_path, seed=1)
+    assert [other.val.where(i) for i in range(4)] != [splits.val.where(i) for i in range(4)]
+    assert len(open_data(tmp_path, val=0.25).val) == 10
+
+
+def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
+    one, two = open_data(photos(tmp_path / "one")), open_data(photos(tmp_path / "two"))
+    assert [one.val.key(i) for i in range(4)] == [two.val.key(i) for i in range(4)]
+
+
+def test_validation_from_another_source(tmp_path):
+    photos(tmp_path / "a", ("cat", "dog"))
+    photos(tmp_path / "b", ("dog", "cat"), count=3)
+    splits = open_data(tmp_path / "a", val=tmp_path / "b")
+    assert (len(splits.train), counts(splits.val)) == (40, [3, 3])
+    photos(tmp_path / "c", ("dog", "cow"), count=3)
+    with pytest.raises(DataError, match="class 'cow' that is not among the 2 classes"):
+        open_data(tmp_path / "a", val=tmp_path / "c")
+
+
+def test_demo_by_both_names():
+    for name in ("demo", "fashion-mnist-12k"):
+        splits = open_data(name)
+        assert [len(part) for part in splits[:3]] == [10_800, 1_200, 2_000]
+        assert counts(splits.val) == [120] * 10
+
+
+def test_other_kinds_are_recognised(tmp_path):
+    images, labels = np.zeros((8, 4, 4), dtype=np.uint8), np.array([0, 1] * 4)
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    np.save(arrays / "X.npy", images)
+    np.save(arrays / "y.npy", labels)
+    assert len(open_data(arrays).train) == len(open_data(arrays / "X.npy").train) == 6
+    np.savez(tmp_path / "d.npz", X=images, y=labels)
+    assert len(open_data(tmp_path / "d.npz").val) == 2
+    photos(tmp_path / "photos", count=4)
+    rows = [f"photos/{name}/{number}.png,{name}" for name in ("cat", "dog") for number in range(4)]
+    (tmp_path / "t.csv").write_text("path,label\n" + "\n".join(rows))
+    assert len(open_data(tmp_path / "t.csv").train) == 6
+
+
+def test_shards_by_folder_file_and_pattern(tmp_path):
+    buffer = io.BytesIO()
+    Image.new("L", (3, 3)).save(buffer, "PNG")
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"s-{shard}.tar", "w") as archive:
+            for number in range(4):
+                for suffix, data in (("png", buffer.getvalue()), ("cls", str(number % 2).encode())):
+                    info = tarfile.TarInfo(f"{shard}{number}.{suffix}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+    assert len(open_data(tmp_path).train) == len(open_data(f"{tmp_path}/s-{{0..1}}.tar").train) == 6
+    assert len(open_data(tmp_path / "s-0.tar").train) == 2
+
+
+def test_known_name_with_a_folder(tmp_path):
+    for split in ("train", "test"):
+        np.save(tmp_path / f"{split}_images.npy", np.zeros((40, 32, 32, 3), dtype=np.uint8))
+        np.save(tmp_path / f"{split}_labels.npy", np.arange(40) % 10)
+    splits = open_data(f"cifar10:{tmp_path}")
+    assert splits.train.classes[0] == "airplane"
+    assert len(splits.test) == 40
+
+
+def test_open_whole_takes_what_there_is_to_evaluate(tmp_path):
+    photos(tmp_path / "plain", ("dog", "cat"), count=3)
+    whole = open_whole(tmp_path / "plain", classes=("ant", "cat", "dog"))
+    assert counts(whole) == [0, 3, 3]
+    for split, count in (("train", 4), ("test", 2)):
+        photos(tmp_path / "split", count=count, prefix=split)
+    assert len(open_whole(tmp_path / "split")) == 4
+
+
+def test_survey_does_not_judge(tmp_path):
+    photos(tmp_path, ("cat",))
+    assert len(survey(tmp_path).train) == 18
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("cifar1O", "cifar1O does not exist; .* did you mean 'cifar10'"),
+        ("no/such/folder", "no/such/folder does not exist"),
+        ("fashion-mnist:no/such", "no/such does not exist"),
+    ],
+)
+def test_names_that_lead_nowhere(source, message):
+    with pytest.raises(DataError, match=message):
+        open_data(source)
+
+
+def test_bad_sources_get_one_sentence(tmp_path):
+    with pytest.raises(DataError, match="holds no files"):
+        open_data(tmp_path)
+    photos(tmp_path / "one", ("cat",))
+    with pytest.raises(DataError, match="one class only, 'cat'"):
+        open_data(tmp_path / "one")
+    photos(tmp_path / "gap", prefix="train")
+    photos(tmp_path / "gap", ("cat",), prefix="val")
+    with pytest.raises(DataError, match=r"class 'dog' of .*val has no image in the val split"):
+        open_data(tmp_path / "gap")
+    photos(tmp_path / "single", ("a", "b"), count=5)
+    photos(tmp_path / "single", ("c",), count=1)
+    with pytest.raises(DataError, match=r"class 'c' of .* has one image only"):
+        open_data(tmp_path / "single")
+    (tmp_path / "x.docx").write_text("x")
+    with pytest.raises(DataError, match=r"x.docx is no data that can be read"):
+        open_data(tmp_path / "x.docx")
