@@ -45,6 +45,15 @@ def test_any_batch_becomes_normalised_floats(config, channels, size):
     assert torch.equal(batch.images, before)
 
 
+@pytest.mark.parametrize("size", [(16, 12), (20, 80)], ids=str)
+@pytest.mark.parametrize("config", [PLAIN, STRONG, SHIFTED], ids=["plain", "strong", "shifted"])
+def test_batch_without_images_passes(config, size):  # a process may have no part in the last batch of an epoch
+    mix = Mix(MixConfig(mixup=0.8, cutmix=1.0, patch_mixup=1.0), num_classes=5, seed=0)
+    found = mix(augment(config)(batch_of(0, size=size), epoch=0), epoch=0)
+    assert found.images.shape == (0, 3, 16, 12)
+    assert found.labels.shape == (0, 5)
+
+
 @pytest.mark.parametrize("config", [AugmentConfig(), STRONG, SHIFTED], ids=["crop", "strong", "shifted"])
 def test_company_and_order_change_no_bit(config):
     whole, run = batch_of(37), augment(config)

@@ -77,11 +77,10 @@ def crop_all(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor) -> Tenso
 def crop_each(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor) -> Tensor:
     """`crop` by slices, one image after the other."""
     places = torch.stack(boxes[:4], dim=1).long().tolist()
-    slices = [
-        image[None, :, top : top + height, left : left + width].float()
-        for image, (top, left, height, width) in zip(images, places, strict=True)
-    ]
-    resized = torch.cat([F.interpolate(part, size=size, mode="bicubic", antialias=True) for part in slices])
+    resized = images.new_empty(*images.shape[:2], *size, dtype=torch.float32)
+    for index, (top, left, height, width) in enumerate(places):
+        part = images[index : index + 1, :, top : top + height, left : left + width].float()
+        resized[index] = F.interpolate(part, size=size, mode="bicubic", antialias=True)[0]
     return torch.where(flip[:, None, None, None], resized.flip(3), resized)
 
 

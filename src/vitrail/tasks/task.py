@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
 
@@ -11,14 +11,18 @@ from vitrail.models.backbone import Backbone
 
 
 class Meter(Protocol):
-    """Collects batches and sums them up; its state is small and can be merged over processes."""
+    """Collects batches and sums them up; it can be pickled and merged, so that processes share their results."""
 
     def update(self, outputs: Tensor, labels: Tensor) -> None:
-        """Takes in one batch: what the model said, and the truth."""
+        """Takes in one batch, which may be empty: what the model said, and the truth."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Takes in everything that another meter of the same task has seen."""
         ...
 
     def compute(self) -> Mapping[str, Any]:
-        """Named numbers (and tensors such as a confusion matrix) over everything seen."""
+        """Named numbers (and CPU tensors such as a confusion matrix) over everything seen."""
         ...
 
 
@@ -26,6 +30,7 @@ class Task(nn.Module):
     """Owns a backbone; the trainer knows a task through these methods alone."""
 
     backbone: Backbone
+    classes: tuple[str, ...]
     best_metric: str  # of `metrics().compute()`, higher is better: what the best checkpoint is chosen by
 
     @abstractmethod
@@ -43,3 +48,10 @@ class Task(nn.Module):
     @abstractmethod
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
         """Named results for float images B C H W: probabilities B K, and what else the task gives."""
+
+    def adopt(self, results: Mapping[str, Any]) -> None:
+        """Takes over what a validation chose, e.g. thresholds, so that predictions use it."""
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss: what wrappers of modules (DDP, FSDP, compile) call."""
+        return self.loss(batch)

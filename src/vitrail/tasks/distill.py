@@ -1,0 +1,122 @@
+"""Distillation: a student learns from labels and from a teacher that sees the same images."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.data.dataset import Batch
+from vitrail.errors import ConfigError, InputError
+from vitrail.models.backbone import Backbone
+from vitrail.models.deit import DeiT
+from vitrail.tasks.classify import Classify
+
+Kind = Literal["hard", "soft", "token"]
+
+
+class Normalisation(NamedTuple):
+    """The mean and deviation, of each channel and for pixels from 0 to 1, that a model's images were brought to."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Teacher:
+    """Any module that turns images into logits, in evaluation mode and without gradients.
+
+    It is no part of the student: no parameter, no state. It sees the student's images, augmented as they are, at
+    its own size; where both normalisations are given, in its own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        image_size: tuple[int, int] | None = None,
+        normalisation: Normalisation | None = None,
+        student_normalisation: Normalisation | None = None,
+    ) -> None:
+        if (normalisation is None) != (student_normalisation is None):
+            raise ConfigError("a teacher's normalisation needs the student's beside it: both must be given, or none")
+        self.module = module.eval().requires_grad_(False)
+        config = module.config if isinstance(module, Backbone) else None
+        fixed = None if config is None or config.dynamic_size else config.image_size
+        self.image_size = image_size or fixed
+        self.channels = None if config is None else config.channels
+        self._own, self._student = normalisation, student_normalisation
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The student's images B C H W -> logits B K."""
+        if self._own is not None and self._student is not None:
+            images = images * _column(self._student.std, images) + _column(self._student.mean, images)
+            images = (images - _column(self._own.mean, images)) / _column(self._own.std, images)
+        if self.image_size is not None and tuple(images.shape[2:]) != self.image_size:
+            images = F.interpolate(images, size=self.image_size, mode="bicubic", antialias=True)
+        if self.channels is not None and images.shape[1] == 1:
+            images = images.expand(-1, self.channels, -1, -1)
+        self.module.eval().to(images.device)  # it does not move with the student
+        logits = self.module(images)
+        logits = getattr(logits, "logits", logits)  # Hugging Face's models answer with a record
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise InputError(f"the teacher answers with {type(logits).__name__}; it must give logits B K")
+        return logits.float()
+
+
+def _column(values: tuple[float, ...], images: Tensor) -> Tensor:
+    return torch.tensor(values, device=images.device, dtype=images.dtype).view(1, -1, 1, 1)
+
+
+class Distill(Classify):
+    """Classification with a teacher; the teacher's part of the loss has the weight `weight`.
+
+    "soft": the divergence of the student's distribution from the teacher's, both at a `temperature` T, times T^2
+    (arXiv:1503.02531). "hard": the class that the teacher names is a second label. "token": the class head learns
+    from labels, the distillation head from the class that the teacher names (DeiT, arXiv:2012.12877).
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        teacher: Teacher | nn.Module,
+        classes: Sequence[str],
+        kind: Kind = "soft",
+        weight: float = 0.5,
+        temperature: float = 3.0,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(backbone, classes=classes, label_smoothing=label_smoothing)
+        if kind == "token" and not isinstance(backbone, DeiT):
+            raise ConfigError(
+                f"distillation by token needs a model with a distillation head, such as deit_tiny_distilled_patch16; "
+                f"{type(backbone).__name__} has none"
+            )
+        if not 0 <= weight <= 1 or temperature <= 0:
+            raise ConfigError(f"weight is {weight}, temperature {temperature}; weight is 0 to 1, temperature above 0")
+        self.kind, self.weight, self.temperature = kind, weight, temperature
+        # Not a module here, so that state_dict, parameters, train and to do not reach it.
+        self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """The weighted sum of what the labels and what the teacher ask for."""
+        taught = self.teacher(batch.images)
+        if taught.shape[1] != len(self.classes):
+            raise ConfigError(f"the teacher knows {taught.shape[1]} classes, the data have {len(self.classes)}")
+        if isinstance(self.backbone, DeiT) and self.kind == "token":
+            by_class, by_teacher = self.backbone.heads(self.backbone.features(batch.images))
+        else:
+            by_class = by_teacher = self.outputs(batch.images)
+        found = self.losses(by_class, batch.labels)
+        teaching = self._teaching(by_teacher.float(), taught)
+        loss = (1 - self.weight) * found["loss"] + self.weight * teaching
+        agreement = (by_teacher.detach().argmax(dim=1) == taught.argmax(dim=1)).float().mean()
+        return {"loss": loss, "accuracy": found["accuracy"], "teacher": teaching.detach(), "agreement": agreement}
+
+    def _teaching(self, logits: Tensor, taught: Tensor) -> Tensor:
+        if self.kind != "soft":
+            return F.cross_entropy(logits, taught.argmax(dim=1))
+        student, teacher = (F.log_softmax(each / self.temperature, dim=1) for each in (logits, taught))
+        return self.temperature**2 * F.kl_div(student, teacher, log_target=True, reduction="batchmean")

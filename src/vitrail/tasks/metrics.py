@@ -1,0 +1,172 @@
+"""Meters of classification: one label an image, or several; summed up over batches and over processes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.errors import DataError
+
+BINS = 15  # of confidence, in the calibration error
+MAX_CONFUSION = 1000  # classes: more would take memory that nobody looks at
+
+
+class ClassMeter:
+    """One label an image: accuracy, top-5, NLL, calibration error (ECE, arXiv:1706.04599), and all that by class.
+
+    Sums stay on the device of the outputs, so that no batch waits for another; they travel on the CPU.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self._sums: dict[str, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"num_classes": self.num_classes, "_sums": {name: value.cpu() for name, value in self._sums.items()}}
+
+    @torch.no_grad()
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Takes in logits B K and labels B."""
+        if not len(labels):
+            return
+        if outputs.device.type == "mps":  # which has no float64
+            outputs, labels = outputs.cpu(), labels.cpu()
+        count = self.num_classes
+        log_probabilities = F.log_softmax(outputs.double(), dim=1)
+        confidence, said = log_probabilities.exp().max(dim=1)
+        right = said == labels
+        place = (confidence * BINS).long().clamp(0, BINS - 1)
+        bins = F.one_hot(place, BINS).double()  # B 15; a product sums in the same order each time
+        sums = {
+            "support": torch.bincount(labels, minlength=count),
+            "predicted": torch.bincount(said, minlength=count),
+            "correct": torch.bincount(labels[right], minlength=count),
+            "nll": F.nll_loss(log_probabilities, labels, reduction="sum"),
+            "top5": (outputs.topk(min(5, count), dim=1).indices == labels[:, None]).sum(),
+            "bins": torch.stack([bins.sum(dim=0), confidence @ bins, right.double() @ bins]),  # 3 15
+        }
+        if count <= MAX_CONFUSION:
+            pairs = torch.bincount(labels * count + said, minlength=count * count)
+            sums["confusion"] = pairs.view(count, count)  # truth, said
+        self._add(sums)
+
+    def merge(self, other: Self) -> None:
+        """Takes in everything that another meter has seen."""
+        self._add(other._sums)
+
+    def _add(self, sums: Mapping[str, Tensor]) -> None:
+        for name, value in sums.items():
+            self._sums[name] = self._sums[name] + value.to(self._sums[name].device) if name in self._sums else value
+
+    def compute(self) -> Mapping[str, Any]:
+        """Numbers: accuracy, top5 (of more than 5 classes), balanced_accuracy, nll, ece, images.
+
+        Tensors: precision, recall, f1 and support K, confusion K K (truth, said; up to 1,000 classes), and bins 3 15:
+        images, mean confidence and accuracy by confidence. A class without images has no recall: NaN.
+        """
+        if not self._sums:
+            raise DataError("there is nothing to measure: no image was seen")
+        sums = {name: value.cpu() for name, value in self._sums.items()}
+        support, predicted, correct = (sums[name].double() for name in ("support", "predicted", "correct"))
+        images = int(support.sum())
+        filled, confidence, right = sums["bins"]
+        recall = correct / support  # 0 / 0 = NaN
+        results: dict[str, Any] = {
+            "accuracy": float(correct.sum()) / images,
+            "balanced_accuracy": float(recall.nanmean()),
+            "nll": float(sums["nll"]) / images,
+            "ece": float((confidence - right).abs().sum()) / images,
+            "images": images,
+            "precision": correct / predicted.clamp(min=1),
+            "recall": recall,
+            "f1": torch.where(support > 0, 2 * correct / (support + predicted).clamp(min=1), torch.nan),
+            "support": sums["support"],
+            "bins": torch.stack([filled, confidence / filled.clamp(min=1), right / filled.clamp(min=1)]),
+        }
+        if self.num_classes > 5:
+            results["top5"] = int(sums["top5"]) / images
+        if "confusion" in sums:
+            results["confusion"] = sums["confusion"]
+        return results
+
+
+class LabelMeter:
+    """Several labels an image: AP and AUC by label and on average, and thresholds that make F1 largest.
+
+    Precision, recall and F1 are those of the `thresholds` given, the ones a task has stored; `compute` also finds the
+    best ones for what it has seen, which a task may adopt if this was its validation.
+    """
+
+    def __init__(self, thresholds: Sequence[float]) -> None:
+        self.thresholds = torch.tensor(thresholds, dtype=torch.float64)
+        self._outputs: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Takes in logits B K and labels B K of zeros and ones."""
+        if len(labels):
+            self._outputs.append(outputs.detach().float().cpu())
+            self._labels.append(labels.detach().float().cpu())
+
+    def merge(self, other: Self) -> None:
+        """Takes in everything that another meter has seen."""
+        self._outputs += other._outputs
+        self._labels += other._labels
+
+    def compute(self) -> Mapping[str, Any]:
+        """Numbers: ap, auc, f1, best_f1 (means over labels), exact (all labels right), bce, images.
+
+        Tensors K: ap_of, auc_of, precision, recall, f1_of, support, thresholds. `undefined` lists the labels that all
+        images have, or none: they have no AP, AUC or F1 (NaN), and do not count in the means.
+        """
+        if not self._labels:
+            raise DataError("there is nothing to measure: no image was seen")
+        logits, labels = torch.cat(self._outputs).double(), torch.cat(self._labels).double()
+        defined = (labels.min(dim=0).values < labels.max(dim=0).values).nonzero()[:, 0].tolist()
+        if not defined:
+            raise DataError(
+                "no label can be measured: each is had by all images or by none; choose other images for validation"
+            )
+        scores, truth = logits.sigmoid(), labels > 0.5
+        said = scores >= self.thresholds
+        both = (said & truth).sum(dim=0).double()
+        support, predicted = truth.sum(dim=0), said.sum(dim=0)
+        known = torch.zeros(len(self.thresholds), dtype=torch.bool).index_fill(0, torch.tensor(defined), True)
+        f1 = torch.where(known, 2 * both / (support + predicted).clamp(min=1), torch.nan)
+        ranked = {label: _ranked(scores[:, label], truth[:, label]) for label in defined}
+        nothing = (torch.nan, torch.nan, 0.5, torch.nan)
+        columns = torch.tensor([ranked.get(label, nothing) for label in range(len(known))], dtype=torch.float64)
+        ap, auc, thresholds, best = columns.T
+        return {
+            "ap": float(ap.nanmean()),
+            "auc": float(auc.nanmean()),
+            "f1": float(f1.nanmean()),
+            "best_f1": float(best.nanmean()),
+            "exact": float((said == truth).all(dim=1).double().mean()),
+            "bce": float(F.binary_cross_entropy_with_logits(logits, labels)),
+            "images": len(labels),
+            "ap_of": ap,
+            "auc_of": auc,
+            "precision": both / predicted.clamp(min=1),
+            "recall": both / support,  # 0 / 0 = NaN
+            "f1_of": f1,
+            "support": support,
+            "thresholds": thresholds,
+            "undefined": [label for label in range(len(known)) if not known[label]],
+        }
+
+
+def _ranked(scores: Tensor, truth: Tensor) -> tuple[float, float, float, float]:
+    """AP, AUC, the threshold with the largest F1, and that F1, of one label that some images have and some do not."""
+    from sklearn import metrics  # type: ignore[import-untyped]  # noqa: PLC0415  (it takes a second)
+
+    true, given = truth.numpy(), scores.numpy()
+    precision, recall, cuts = metrics.precision_recall_curve(true, given)
+    f1 = 2 * precision * recall / (precision + recall).clip(min=1e-12)
+    best = int(f1[:-1].argmax())
+    # Midway to the next lower score: the same decisions here, and some room for images to come.
+    threshold = (cuts[best] + cuts[max(best - 1, 0)]) / 2
+    ap, auc = metrics.average_precision_score(true, given), metrics.roc_auc_score(true, given)
+    return float(ap), float(auc), float(threshold), float(f1[best])

@@ -1,0 +1,190 @@
+"""Distillation: each loss by hand, and a teacher that is no part of the student."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from registered import pictures, tiny
+from torch import nn
+
+from vitrail.data.dataset import Batch
+from vitrail.errors import ConfigError, InputError
+from vitrail.tasks.distill import Distill, Normalisation, Teacher
+
+CLASSES = ("a", "b", "c", "d", "e")
+DEIT = "deit_tiny_distilled_patch16"
+
+
+class Fixed(nn.Module):
+    """Answers with given logits, and remembers what it saw."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = nn.Parameter(torch.as_tensor(logits))
+        self.drop = nn.Dropout(0.9)
+
+    def forward(self, images):
+        self.seen = images
+        return self.drop(self.logits)
+
+
+def batch(model, labels=(0, 3)):
+    return Batch(pictures(model, len(labels)), torch.tensor(labels), torch.arange(len(labels)))
+
+
+def cross_entropy(logits, labels):
+    return sum(-row.log_softmax(0)[label].item() for row, label in zip(logits, labels, strict=True)) / len(labels)
+
+
+TAUGHT = torch.tensor([[0.0, 2, 0, 1, 0], [1, 0, 0, 0, 3]])
+
+
+def test_hard_is_a_second_label():
+    model = tiny()
+    given = batch(model)
+    task = Distill(model, teacher=Fixed(TAUGHT), classes=CLASSES, kind="hard", weight=0.25)
+    logits = model(given.images).detach()
+    expected = 0.75 * cross_entropy(logits, [0, 3]) + 0.25 * cross_entropy(logits, [1, 4])
+    found = task.loss(given)
+    assert found["loss"].item() == pytest.approx(expected, rel=1e-5)
+    assert found["teacher"].item() == pytest.approx(cross_entropy(logits, [1, 4]), rel=1e-5)
+
+
+def test_soft_is_a_divergence_from_the_teacher():
+    model, t = tiny(), 2.5
+    given = batch(model)
+    task = Distill(model, teacher=Fixed(TAUGHT), classes=CLASSES, kind="soft", weight=0.7, temperature=t)
+    logits = model(given.images).detach()
+    divergence = 0.0
+    for row, taught in zip(logits, TAUGHT, strict=True):
+        p, q = (taught / t).softmax(0).tolist(), (row / t).softmax(0).tolist()
+        divergence += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) / 2
+    expected = 0.3 * cross_entropy(logits, [0, 3]) + 0.7 * t * t * divergence
+    assert task.loss(given)["loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_student_that_equals_its_teacher_has_nothing_to_learn_from_it():
+    model = tiny()
+    given = batch(model)
+    task = Distill(model, teacher=Fixed(model(given.images).detach()), classes=CLASSES)
+    found = task.loss(given)
+    assert found["teacher"].item() == pytest.approx(0, abs=1e-6)
+    assert found["agreement"] == 1
+
+
+def test_token_gives_each_head_its_own_truth():
+    model = tiny(DEIT)
+    given = batch(model)
+    task = Distill(model, teacher=Fixed(TAUGHT), classes=CLASSES, kind="token")
+    by_class, by_teacher = (logits.detach() for logits in model.heads(model.features(given.images)))
+    expected = (cross_entropy(by_class, [0, 3]) + cross_entropy(by_teacher, [1, 4])) / 2
+    found = task.loss(given)
+    assert found["loss"].item() == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(task.outputs(given.images), (by_class + by_teacher) / 2)
+    found["loss"].backward()
+    # The gradient of a cross entropy: the mean of what was said, less what was asked for.
+    for head, logits, labels in ((model.head, by_class, [0, 3]), (model.distillation_head, by_teacher, [1, 4])):
+        pull = (logits.softmax(dim=1) - torch.eye(5)[labels]).mean(dim=0) / 2
+        torch.testing.assert_close(head.bias.grad, pull)
+
+
+def test_smoothing_and_soft_labels_belong_to_the_labels_part():
+    model = tiny()
+    images, labels, ids = batch(model)
+    task = Distill(model, teacher=Fixed(TAUGHT), classes=CLASSES, weight=0.0, label_smoothing=0.1)
+    soft = torch.eye(5)[labels] * 0.6 + 0.4 / 5
+    expected = nn.functional.cross_entropy(model(images), soft, label_smoothing=0.1)
+    torch.testing.assert_close(task.loss(Batch(images, soft, ids))["loss"], expected)
+
+
+def test_the_teacher_is_no_part_of_the_student():
+    model, teacher = tiny(), tiny(num_classes=5)
+    task = Distill(model, teacher=teacher, classes=CLASSES)
+    assert {name.removeprefix("backbone.") for name in task.state_dict()} == set(model.state_dict())
+    assert {id(p) for p in task.parameters()} == {id(p) for p in model.parameters()}
+    assert not any(module is teacher for module in task.modules())
+    task.train()
+    assert not teacher.training
+    teacher.train()
+    task.loss(batch(model))["loss"].backward()
+    assert not teacher.training
+    assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
+    assert all(p.grad is not None for name, p in model.named_parameters())
+
+
+def test_a_teacher_has_its_own_size():
+    student, teacher = tiny(), tiny(image_size=(16, 16))
+    task = Distill(student, teacher=teacher, classes=CLASSES, kind="hard")
+    given = batch(student)
+    assert given.images.shape[2:] != (16, 16)
+    small = nn.functional.interpolate(given.images, size=(16, 16), mode="bicubic", antialias=True)
+    torch.testing.assert_close(task.teacher(given.images), teacher(small))
+    assert torch.isfinite(task.loss(given)["loss"])
+
+
+def test_a_teacher_has_its_own_normalisation_and_channels():
+    pixels = torch.rand(2, 1, 4, 4)
+    own = Normalisation((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
+    inner = Fixed(TAUGHT)
+    teacher = Teacher(inner, image_size=(8, 8), normalisation=own, student_normalisation=Normalisation((0.5,), (0.5,)))
+    teacher((pixels - 0.5) / 0.5)
+    bigger = nn.functional.interpolate(pixels, size=(8, 8), mode="bicubic", antialias=True)
+    expected = (bigger - torch.tensor(own.mean).view(1, 3, 1, 1)) / torch.tensor(own.std).view(1, 3, 1, 1)
+    torch.testing.assert_close(inner.seen, expected)
+
+
+def test_a_teacher_in_colour_sees_grey_images():
+    teacher = tiny()
+    grey = torch.randn(2, 1, *teacher.config.image_size)
+    torch.testing.assert_close(Teacher(teacher)(grey), teacher(grey.expand(-1, 3, -1, -1)))
+
+
+def test_a_teacher_may_answer_with_a_record():
+    class Record(Fixed):
+        def forward(self, images):
+            return SimpleNamespace(logits=self.logits)
+
+    torch.testing.assert_close(Teacher(Record(TAUGHT))(torch.rand(2, 3, 4, 4)), TAUGHT)
+
+
+def test_learns_the_teacher_in_thirty_steps():
+    model = tiny()
+    given = batch(model)
+    task = Distill(model, teacher=Fixed(TAUGHT), classes=CLASSES, weight=1.0, temperature=1.0).train()
+    optimiser = torch.optim.AdamW(task.parameters(), lr=2e-3)
+    first = task.loss(given)["teacher"]
+    for _ in range(30):
+        optimiser.zero_grad()
+        task.loss(given)["loss"].backward()
+        optimiser.step()
+    assert task.loss(given)["teacher"] < 0.2 * first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "token"}, "needs a model with a distillation head.*ViT has none"),
+        ({"weight": 1.5}, "weight is 1.5"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Distill(tiny(), teacher=Fixed(TAUGHT), classes=CLASSES, **options)
+
+
+def test_a_teacher_of_other_classes_is_refused():
+    model = tiny()
+    with pytest.raises(ConfigError, match="the teacher knows 4 classes, the data have 5"):
+        Distill(model, teacher=Fixed(TAUGHT[:, :4]), classes=CLASSES).loss(batch(model))
+
+
+def test_half_a_normalisation_is_refused():
+    with pytest.raises(ConfigError, match="both must be given"):
+        Teacher(Fixed(TAUGHT), normalisation=Normalisation((0.5,), (0.5,)))
+
+
+def test_a_teacher_without_logits_is_refused():
+    with pytest.raises(InputError, match="must give logits"):
+        Teacher(nn.Identity())(torch.rand(2, 3, 4, 4))
