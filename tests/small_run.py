@@ -61,7 +61,7 @@ class Toy(Task):
         super().__init__()
         small = {"dim": 32, "depth": 2, "num_heads": 2, "image_size": 8, "patch": {"size": 4}, "num_classes": 4}
         options = {"drop_path": 0.2, "dropout": dropout, "init": "trunc_normal", **options}
-        self.backbone = create("vit_tiny_patch16", **small, **options)
+        self.backbone = create("vit_tiny_patch16", **{**small, **options})
         self.spoil, self.calls = spoil, 0
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:

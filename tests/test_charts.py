@@ -89,7 +89,7 @@ def test_labels_of_x_are_whole_and_even():
 
 def test_the_best_is_ringed_and_the_floor_is_reached():
     svg = curves("x", [Curve("a", ((1, 5.0), (2, 6.0)))], mark=(2, 6.0), floor=0.0, small=True)
-    ring = re.search(r'class="mark" cx="([\d.]+)" cy="([\d.]+)"', svg)
+    ring = re.search(r'class="mark a" cx="([\d.]+)" cy="([\d.]+)"', svg)
     assert tuple(map(float, ring.groups())) == spots(svg, "a")[1]
     assert ">0</text>" in svg
     assert 'viewBox="0 0 300 170"' in svg

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.doctor import Cost, check_broken, examine, fitting_batch
-from vitrail.errors import DataError
+from vitrail.data.doctor import Cost, examine, fitting_batch
 from vitrail.report import Report
 
 RNG = np.random.default_rng(0)
@@ -166,11 +165,3 @@ def test_several_labels_are_examined(folder):
     report = look(folder / "t.csv")
     assert report["Data"].values["labels"] == "several an image"
     assert report["Classes"].rows[2]["train"] == len(rows) - report["Splits"].rows[1]["images"]
-
-
-def test_check_broken_stops_above_one_percent():
-    broken = [(f"{number}.png", f"{number}.png cannot be decoded: empty") for number in range(3)]
-    check_broken([], 0)
-    check_broken(broken, 300)
-    with pytest.raises(DataError, match=r"3 of 299 images \(1.0 %\) cannot be read, .* first: 0.png cannot be decoded"):
-        check_broken(broken, 299)

@@ -45,6 +45,16 @@ class Arrays(Dataset):
         self.place = place or name
         self.files = tuple(files)
         self._axis, self._white = _channel_axis(images.shape, self.place), _white(images, self.place)
+        self.array = self._whole()
+
+    def _whole(self) -> Tensor | None:
+        """All images, uint8, N C H W, where they lie in memory and need no conversion."""
+        images = self.images
+        if isinstance(images, np.memmap) or images.dtype != np.uint8:
+            return None
+        pixels = torch.from_numpy(images if images.flags.writeable else images.copy())
+        pixels = pixels[:, None] if self._axis is None else pixels.permute(0, 3, 1, 2) if self._axis == 3 else pixels
+        return pixels.contiguous() if pixels.shape[1] in (1, 3) else None
 
     def read(self, index: int) -> Tensor:
         """One image, uint8, C H W."""

@@ -11,15 +11,15 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.data.cache import MAX_BROKEN
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
 from vitrail.data.source import survey
 from vitrail.data.split import counts
-from vitrail.errors import BrokenImage, DataError
+from vitrail.errors import BrokenImage
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 
-MAX_BROKEN = 0.01  # of all images; more means that something is wrong with the data as a whole
 _SHOWN = 20  # rows of a table of findings
 _TIMED = 64  # images that the speed of decoding is measured on
 _FEW, _UNEVEN = 10, 10  # images of a class; largest class over smallest
@@ -47,17 +47,6 @@ class Sample(NamedTuple):
     width: int
     height: int
     prints: Print | None
-
-
-def check_broken(broken: Sequence[tuple[str, str]], total: int, *, limit: float = MAX_BROKEN) -> None:
-    """Stops with advice where more than 1 % of the images cannot be read; `broken` are names and reasons."""
-    if total > 0 and len(broken) > limit * total:
-        name, reason = broken[0]
-        shown = reason if name in reason else f"{name}: {reason}"
-        raise DataError(
-            f"{len(broken):,} of {total:,} images ({100 * len(broken) / total:.1f} %) cannot be read, more than "
-            f"{100 * limit:g} %; first: {shown}; run `vitrail doctor` for the whole list, then repair or remove them"
-        )
 
 
 def fitting_batch(cost: Cost, *, reserve: float = 0.1) -> int:
@@ -199,10 +188,9 @@ def _broken_table(samples: Sequence[Sample], advice: list[str]) -> list[Section]
     broken = [(sample.where, sample.broken) for sample in samples if sample.broken is not None]
     if not broken:
         return []
-    try:
-        check_broken(broken, len(samples))
+    if len(broken) <= MAX_BROKEN * len(samples):
         advice.append(f"Unreadable images, which training skips: {len(broken):,}. Repair or remove them.")
-    except DataError:
+    else:
         advice.append(
             f"{len(broken):,} of {len(samples):,} images cannot be read, more than {100 * MAX_BROKEN:g} %: training "
             "would stop. Repair or remove them."

@@ -1,10 +1,15 @@
 """Everything that a training run can be told: the fields of a recipe."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Rate
+from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Rate, apply
 from vitrail.data.augment import AugmentConfig, MixConfig
+from vitrail.errors import ConfigError
+
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,15 @@ class ScheduleConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistillConfig(Config):
+    """How a student listens to its teacher, where it has one; see `vitrail.tasks.distill`."""
+
+    kind: Literal["soft", "hard", "token"] = "soft"
+    weight: Rate = 0.5
+    temperature: Positive = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     """A recipe: model, data treatment, optimisation.
 
@@ -49,13 +63,40 @@ class TrainConfig(Config):
     augment: AugmentConfig = AugmentConfig()
     mix: MixConfig = MixConfig()
     label_smoothing: Rate = 0.0
+    distill: DistillConfig = DistillConfig()
     ema: Rate | None = None
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     compile: bool = False
+    deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
     seed: CountFromZero = 0
     early_stop: Count | None = None  # epochs without a better validation metric
     eval_every: Count = 1  # epochs
     save_every: Count = 1  # epochs
+    save_steps: Count | None = None  # also save within an epoch, after so many steps
     keep: Count = 3  # checkpoints, beside the best
     freeze_until: str | None = None  # a module's name, e.g. "blocks.8": everything before it stays as it is
     lora: Count | None = None  # rank of low-rank updates; all else but the head stays as it is
+
+
+# These change what is kept on disk and nothing of what is learned: a resumed run may change them.
+FREE = ("keep", "save_every", "save_steps")
+
+
+def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
+    """A copy of the config with the changes, those of nested configs and of the model's options merged in."""
+    plain = dict(changes)
+    direct: dict[str, Any] = {}
+    for name, value in changes.items():
+        now = getattr(config, name, None)
+        path = f"{where}.{name}" if where else name
+        if isinstance(now, Config) and not isinstance(value, Config):
+            plain[name] = change(now, _mapping(value, path), path)
+        elif isinstance(now, dict):
+            direct[name] = now | dict(_mapping(plain.pop(name), path))
+    return dataclasses.replace(apply(config, plain, where), **direct)  # type: ignore[type-var]
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} is {value!r}; it must be a mapping of options")
+    return value

@@ -1,0 +1,61 @@
+"""Which device and which precision a run gets, and why."""
+
+import functools
+import os
+import subprocess
+import sys
+from typing import Literal
+
+import torch
+
+from vitrail.errors import ConfigError, nearest
+
+Precision = Literal["float32", "bf16", "fp16"]
+
+CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
+_KINDS = ("cpu", "cuda", "mps")
+
+
+def device(wanted: str | torch.device | None = None) -> torch.device:
+    """The device to compute on: the one asked for, or else a GPU where there is one; under torchrun, one's own."""
+    kind = str(wanted) if wanted is not None else _best()
+    if kind.partition(":")[0] not in _KINDS:
+        raise ConfigError(f"there is no device {kind!r}; {nearest(kind, _KINDS)}")
+    if kind.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {kind!r} was asked for, but torch sees no GPU; use device='cpu'")
+        if kind == "cuda":
+            kind = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device 'mps' was asked for, but torch cannot use it here; use device='cpu'")
+    return torch.device(kind)
+
+
+def _best() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def precision(wanted: Literal["auto", "float32", "bf16", "fp16"], where: torch.device) -> tuple[Precision, str | None]:
+    """The precision for a device, and a sentence where it is not what was asked for."""
+    if wanted == "auto":
+        fast = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return ("bf16" if fast else "float32"), None
+    if wanted == "fp16" and where.type != "cuda":
+        return "float32", f"fp16 needs a GPU; float32 is used on {where.type}"
+    if wanted == "bf16" and where.type == "cpu" and not bf16_works():
+        os.environ.setdefault(*CAP)  # for processes started from here; this one may have read it already
+        return "float32", (
+            "this processor dies in bf16 matrix products (it announces AMX but lacks it), so float32 is used; "
+            f"start with {CAP[0]}={CAP[1]} to have bf16"
+        )
+    return wanted, None
+
+
+@functools.cache
+def bf16_works() -> bool:
+    """Whether bf16 matrix products survive on this processor: a child process tries one, as it may die (SIGILL)."""
+    tried = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)  # noqa: S603  (our own text)
+    return tried.returncode == 0
