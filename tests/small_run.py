@@ -134,8 +134,7 @@ def small_loop(
 def resumed(folder: Path, **options: Any) -> Loop:
     """Fresh objects that take up a run where its last checkpoint left it."""
     loop = small_loop(folder, **options)
-    loop.progress = loop.store.restore(loop.learner, loop.identity)
-    loop.logs.resume(loop.progress.step)
+    loop.resume()
     return loop
 
 

@@ -17,11 +17,12 @@ TOOLS = ("train", "explain", "compress", "lab", "deploy")
 BELOW = {  # folder -> the folders that it may import
     "layers": (),
     "data": (),
+    "recipes": (),
     "models": ("layers",),
     "tasks": ("layers", "models", "data"),
     "profiling": ("layers", "models"),  # a measure that every tool may use
-    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling")),
-    "cli": ("layers", "models", "data", "tasks", "profiling", *TOOLS),
+    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling", "recipes")),
+    "cli": ("layers", "models", "data", "tasks", "profiling", "recipes", *TOOLS),
     "__main__": ("cli",),
 }
 VAGUE = {"utils", "helpers", "common", "misc"}
@@ -30,6 +31,9 @@ TESTED_ELSEWHERE = {  # stem of a module -> the test file that holds it
     "base": "test_attention_contract",
     "family": "test_registry",
     "vitrail": "test_load",
+    "options": "test_cli",
+    "showing": "test_cli",
+    "learning": "test_cli_learning",
 }
 
 

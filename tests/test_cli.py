@@ -98,10 +98,3 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{Path(sys.executable).parent / 'vitrail'} models vit_tiny | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
-
-
-def test_demo_shows_layers_and_a_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
-    shown = capsys.readouterr().out
-    assert "5,362,762" in shown
-    assert "logits   (4, 10)" in shown

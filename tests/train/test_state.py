@@ -99,7 +99,7 @@ except CheckpointError as error:
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     code = FULL_DISK.format(tests=str(TESTS), folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "could not be written, what was there before is untouched" in done.stdout, done.stderr
+    assert "could not be written" in done.stdout, done.stderr
     assert [item.name for item in (tmp_path / "checkpoints").iterdir()] == ["step-000000001.safetensors"]
     assert resumed(tmp_path).progress.step == 1
 

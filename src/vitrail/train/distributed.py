@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +31,8 @@ from vitrail.train.state import Header, Learner, Progress, Store
 
 Shard = Literal["ddp", "fsdp"]
 M = TypeVar("M", bound=Meter)
+
+_PATIENCE = 150  # attempts of about two seconds to reach the first process
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,39 @@ def join(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if started:
+        store, rank, size = next(dist.rendezvous("env://"))
         # gloo beside nccl: counters and meters are exchanged without touching the GPU's queue.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=_own_store(store, rank), rank=rank, world_size=size)
     try:
         yield World(dist.get_rank(), dist.get_world_size())
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def _own_store(shared: dist.Store, rank: int) -> dist.Store:
+    """A store of this life of the run alone.
+
+    That of torchrun's agent outlives the workers, and those of the next life would find the addresses of the dead in
+    it (pytorch/pytorch#135712); the agent's count of restarts does not help, as agents of several nodes count apart.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return shared
+    host, key = os.environ["MASTER_ADDR"], "vitrail/port"
+    if rank == 0:
+        own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        shared.set(key, str(own.port))
+        return own
+    for _ in range(_PATIENCE):
+        port = int(shared.get(key))  # waits for the first one; may be that of a life before, where nobody listens
+        try:
+            own = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
+        except dist.DistError:
+            continue
+        own.set_timeout(shared.timeout)
+        return own
+    raise TrainingError(f"the first process at {host} cannot be reached, so this one cannot join the run")
 
 
 def restarted() -> bool:

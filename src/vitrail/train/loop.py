@@ -67,6 +67,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.steps = len(self.feed) // self.config.accumulate  # of an epoch
         self.guard = Guard(self.device)
+        self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
         self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
 
     @property
@@ -82,6 +83,12 @@ class Loop:
                 self._epoch(until, signals)
         return self.progress
 
+    def resume(self) -> None:
+        """Takes the run up where its last whole checkpoint left it."""
+        self.progress = self.store.restore(self.learner, self.identity)
+        self.totals = {name: torch.tensor(value, device=self.device) for name, value in self.progress.sums.items()}
+        self.logs.resume(self.progress.step)
+
     def save(self) -> Path:
         """Writes a checkpoint of the present moment, which must be a good one."""
         self.progress.sums = self._sums()
@@ -90,7 +97,6 @@ class Loop:
     def _epoch(self, until: int | None, signals: Signals) -> None:
         now, accumulate = self.progress, self.config.accumulate
         self.learner.task.train()
-        self.totals = {name: torch.tensor(value, device=self.device) for name, value in now.sums.items()}
         began, waited, first = time.perf_counter(), self.feed.waited, now.done
         self.logs.begin(now.epoch, self.config.epochs, self.steps, now.done, waited)
         batches = self.feed.epoch(now.epoch, start=now.done * accumulate)

@@ -159,8 +159,7 @@ def train(
             with deterministic(plan.config):
                 loop = assemble(plan, packs, place, world=world, device=where, shard=shard, logs=logs, blank=goes_on)
                 if goes_on:
-                    loop.progress = loop.store.restore(loop.learner, loop.identity)
-                    logs.resume(loop.progress.step)
+                    loop.resume()
                 elif world.main:
                     _begin(plan, loop, val)
                 loop.run()

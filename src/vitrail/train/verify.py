@@ -55,7 +55,7 @@ def verify_resume(
         stopped.save()
         del stopped
         resumed = fresh("stopped", blank=True)
-        resumed.progress = resumed.store.restore(resumed.learner, resumed.identity)
+        resumed.resume()
         resumed.run(until=steps)
         return compare(through.learner.tensors(), resumed.learner.tensors(), steps=through.progress.step, at=at)
 

@@ -1,0 +1,173 @@
+"""The command line: one verb a function, each importing what it needs when it runs, so that --help is instant."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail import __version__
+from vitrail.cli import learning, showing
+from vitrail.cli.options import image_size, notices
+from vitrail.errors import VitrailError
+
+EXAMPLES = """examples:
+  vitrail doctor photos/
+  vitrail train photos/ --model vit_small_patch16
+  vitrail train cifar10 --recipe cifar10-small
+  vitrail predict runs/my-run cat.jpg --top 5
+  vitrail info vit_base_patch16 --image-size 384 --num-classes 10
+  vitrail convert hf-hub:facebook/dinov2-small my-model
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        with notices():
+            options.run_verb(options)
+    except VitrailError as error:
+        print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
+    except OSError as error:
+        print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The verbs and their options."""
+    top = argparse.ArgumentParser(
+        prog="vitrail",
+        description="Vision transformers: from a folder of images to a trained model.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"vitrail {__version__}")
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _train(_verb(verbs, "train", learning.train, "train a model on images, or go on with a run"))
+    _judging(verbs)
+    _showing(verbs)
+    _verb(verbs, "demo", learning.demo, "train a small ViT on embedded images in two minutes, with a report")
+    return top
+
+
+def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    verb.set_defaults(run_verb=run)
+    return verb
+
+
+def _train(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "data", nargs="?", help="a folder of images (class = folder), CSV/JSONL, arrays, shards, or cifar10 …"
+    )
+    verb.add_argument(
+        "--model", metavar="NAME", help="a model of `vitrail models`; chosen by the images' size if left out"
+    )
+    verb.add_argument("--recipe", metavar="NAME", help="a recipe of the package, or a YAML file")
+    verb.add_argument(
+        "--from", metavar="WEIGHTS", dest="start", help="weights to fine-tune: a file, folder or hf-hub:…"
+    )
+    verb.add_argument("--teacher", metavar="WEIGHTS", help="a model to learn from as well")
+    verb.add_argument(
+        "--val", metavar="SHARE|DATA", type=_share, help="share of the images, or other data, to judge by"
+    )
+    verb.add_argument("--out", metavar="FOLDER", type=Path, help="where the run goes (default runs/…)")
+    verb.add_argument(
+        "--resume", metavar="FOLDER", type=Path, help="go on with a run, bit by bit as if it had not stopped"
+    )
+    verb.add_argument(
+        "--verify-resume", metavar="N", type=int, help="prove on N steps that resuming is exact, and stop"
+    )
+    verb.add_argument("--epochs", type=int)
+    verb.add_argument("--batch-size", type=int)
+    verb.add_argument("--lr", type=float)
+    verb.add_argument("--layer-decay", metavar="RATE", type=float, help="lower rates towards the image, e.g. 0.75")
+    verb.add_argument("--freeze-until", metavar="LAYER", help="leave everything before it as it is, e.g. blocks.8")
+    verb.add_argument("--lora", metavar="RANK", type=int, help="learn low-rank updates and the head only")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
+    verb.add_argument("--seed", type=int)
+    verb.add_argument("--precision", choices=("auto", "float32", "bf16", "fp16"))
+    verb.add_argument("--compile", action="store_true", help="torch.compile: slow to start, faster after")
+    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how many processes share the work")
+    verb.add_argument("--log", metavar="SINK", action="append", default=[], choices=("tensorboard", "wandb"))
+    _set_option(verb, "change the recipe, e.g. --set mix.cutmix=1.0 --set options.drop_path=0.1")
+
+
+def _judging(verbs: Any) -> None:
+    verb = _verb(
+        verbs, "eval", learning.evaluate, "judge a model on images: accuracy, by class, confusion, calibration"
+    )
+    verb.add_argument("run", help="a run's folder, or any checkpoint that `vitrail info` reads")
+    verb.add_argument("data", help="images with labels, as for train; their test part where there is one")
+    verb.add_argument("--batch-size", type=int, default=256)
+    verb.add_argument("--device")
+    _output_options(verb)
+
+    verb = _verb(verbs, "predict", learning.predict, "say what is in pictures")
+    verb.add_argument("run", help="a run's folder, or any checkpoint")
+    verb.add_argument("paths", nargs="+", type=Path, help="image files and folders")
+    verb.add_argument("--top", type=int, default=5, help="how many classes to name (default 5)")
+    verb.add_argument("--device")
+    verb.add_argument("--json", action="store_true", help="one JSON object a line")
+
+    verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
+    verb.add_argument("data", help="what you would train on")
+    verb.add_argument("--model", metavar="NAME", help="also estimate memory, and a batch that fits, for this model")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size)
+    verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
+    _output_options(verb)
+
+
+def _showing(verbs: Any) -> None:
+    verb = _verb(
+        verbs, "models", showing.models, "list the models: parameters, GMACs, image size, and which weights fit"
+    )
+    verb.add_argument(
+        "pattern", nargs="?", default="*", help="a name, part of one, or a pattern such as 'vit_*_patch16'"
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+    verb = _verb(verbs, "info", showing.info, "describe a model layer by layer: parameters, MACs, activation memory")
+    verb.add_argument("model", help="a model's name, a weight file or folder, or hf-hub:owner/name[@revision]")
+    _size_options(verb)
+    _set_option(verb, "change the config, e.g. --set position=rope --set attention.qk_norm=true")
+    verb.add_argument("--batch", type=int, default=1, help="images in the batch that is counted (default 1)")
+    _output_options(verb)
+
+    verb = _verb(verbs, "convert", showing.convert, "rewrite a checkpoint for vitrail, timm or Hugging Face")
+    verb.add_argument(
+        "source", help="a weight file or folder of vitrail, timm, Hugging Face or torchvision, or hf-hub:…"
+    )
+    verb.add_argument("out", type=Path, help="the folder to write")
+    verb.add_argument("--to", choices=("vitrail", "timm", "hf"), default="vitrail", help="for whom (default vitrail)")
+    verb.add_argument("--model", metavar="NAME", help="the model's name, where the file alone does not tell it")
+    _size_options(verb)
+
+
+def _size_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="384, or height x width: 224x160")
+    verb.add_argument("--num-classes", metavar="K", type=int, help="classes of the head; 0 for none")
+
+
+def _set_option(verb: argparse.ArgumentParser, text: str) -> None:
+    verb.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="changes", help=text)
+
+
+def _output_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    verb.add_argument("--html", metavar="FILE", type=Path, help="also write one self-contained HTML page")
+
+
+def _share(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

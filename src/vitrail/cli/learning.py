@@ -1,0 +1,135 @@
+"""The verbs of the main job: train, eval, predict, doctor, demo."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from vitrail.cli.options import busy, read_changes
+from vitrail.errors import ConfigError
+
+DEMO = Path("runs/demo")
+
+
+def train(options: argparse.Namespace) -> None:
+    """Trains on a source of data, or goes on with a run, and writes its report."""
+    from vitrail.train.run import train as start  # noqa: PLC0415
+
+    if options.resume is not None:
+        if options.data is not None or options.recipe is not None:
+            raise ConfigError("--resume goes on with a run as it was begun: give no data and no recipe")
+        where = {"device": options.device, "shard": options.shard}
+        run = start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options))
+        print(f"report: {run.report()}")  # noqa: T201
+        return
+    if options.data is None:
+        raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
+    what = {"model": options.model, "recipe": options.recipe, "start": options.start, "teacher": options.teacher}
+    what |= {"val": options.val, "device": options.device}
+    if options.verify_resume is not None:
+        from vitrail.train.verify import verify_resume  # noqa: PLC0415
+
+        with busy(f"training {options.verify_resume} steps, twice"):
+            proof = verify_resume(options.data, steps=options.verify_resume, **what, **_recipe_changes(options))
+        proof.print()
+        return
+    run = start(
+        options.data, folder=options.out, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
+    )
+    print(f"report: {run.report()}")  # noqa: T201
+
+
+def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What the command line changes in a recipe; `--set` reaches every key."""
+    plain = {
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "image_size": options.image_size,
+        "seed": options.seed,
+        "precision": options.precision,
+        "freeze_until": options.freeze_until,
+        "lora": options.lora,
+        "compile": options.compile or None,
+    }
+    optimiser = {"lr": options.lr, "layer_decay": options.layer_decay}
+    changes = read_changes(options.changes)
+    changes |= {name: value for name, value in plain.items() if value is not None}
+    if asked := {name: value for name, value in optimiser.items() if value is not None}:
+        changes["optimiser"] = changes.get("optimiser", {}) | asked
+    return changes
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Judges a run or a checkpoint on data."""
+    from vitrail.data.batches import Batches  # noqa: PLC0415
+    from vitrail.data.cache import pack  # noqa: PLC0415
+    from vitrail.data.source import open_whole  # noqa: PLC0415
+    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.train.evaluate import evaluate as judge  # noqa: PLC0415
+    from vitrail.train.trained import open_trained  # noqa: PLC0415
+
+    trained = open_trained(options.run)
+    task = trained.task.to(device(options.device))
+    config = task.backbone.config
+    with busy(f"reading {options.data}"):
+        images = open_whole(options.data, classes=task.classes, multi_label=trained.multi_label)
+        packed = pack(images, size=config.image_size, channels=config.channels)
+    where = next(task.parameters()).device
+    batches = Batches(packed, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
+    with busy(f"judging {len(packed):,} images"):
+        report = judge(task, batches, prepare=trained.prepare)
+    if options.html:
+        report.to_html(options.html)
+    if options.json:
+        print(report.to_json())  # noqa: T201
+    else:
+        report.print()
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Says what is in pictures."""
+    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.tasks.predict import Prediction  # noqa: PLC0415
+    from vitrail.tasks.predict import predict as tell  # noqa: PLC0415
+    from vitrail.train.trained import open_trained  # noqa: PLC0415
+
+    trained = open_trained(options.run)
+    trained.task.to(device(options.device))
+
+    def line(result: Prediction) -> None:
+        if options.json:
+            print(json.dumps(result.to_dict()))  # noqa: T201
+            return
+        said = ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in result.answers)
+        print(f"{result.path}: {result.error or said}")  # noqa: T201
+
+    tell(trained.task, options.paths, top=options.top, augment=trained.augment, on_result=line)
+
+
+def doctor(options: argparse.Namespace) -> None:
+    """Audits data before training."""
+    from vitrail.data.doctor import examine  # noqa: PLC0415
+    from vitrail.train.trained import training_cost  # noqa: PLC0415
+
+    cost = None if options.model is None else training_cost(options.model, options.image_size)
+    size = (224, 224) if cost is None else cost.image_size
+    with busy(f"examining {options.data}"):
+        report = examine(options.data, val=options.val, image_size=size, cost=None if cost is None else cost.numbers)
+    if options.html:
+        report.to_html(options.html)
+    if options.json:
+        print(report.to_json())  # noqa: T201
+    else:
+        report.print()
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Trains a small ViT on the embedded images and writes a report."""
+    import shutil  # noqa: PLC0415
+
+    from vitrail.train.run import train as start  # noqa: PLC0415
+
+    if (DEMO / "run.json").is_file():
+        shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
+    run = start("demo", recipe="demo", folder=DEMO)
+    print(f"test accuracy {100 * run.metrics['test_accuracy']:.1f} %; report: {run.report()}")  # noqa: T201

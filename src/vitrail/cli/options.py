@@ -1,0 +1,74 @@
+"""What verbs share: how options are read, and how a long operation and a notice look."""
+
+import argparse
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vitrail.errors import ConfigError, Notice
+
+
+def image_size(text: str) -> int | tuple[int, int]:
+    """`384` or `224x160`, height first."""
+    try:
+        numbers = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 1:
+        return numbers[0]
+    if len(numbers) == 2:
+        return numbers[0], numbers[1]
+    raise argparse.ArgumentTypeError(f"{text!r} is no image size; write 384, or height x width: 224x160")
+
+
+def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """`["attention.qk_norm=true"]` -> `{"attention": {"qk_norm": True}}`; what is no JSON is a string."""
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        path, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair!r} is no KEY=VALUE")
+        *parents, last = path.split(".")
+        inner = changes
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {pair!r}: {parent} was set to {inner!r} before; write {parent}.kind={inner}")
+        try:
+            inner[last] = json.loads(text)
+        except json.JSONDecodeError:
+            inner[last] = text
+    return changes
+
+
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[None]:
+    """A moving bar while something of unknown length runs."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(text, total=None)
+        yield
+
+
+@contextlib.contextmanager
+def notices() -> Iterator[None]:
+    """Prints vitrail's notices as plain sentences instead of Python warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Notice)
+        show = warnings.showwarning
+
+        def plain(message: Any, category: type[Warning], *rest: Any) -> None:
+            if issubclass(category, Notice):
+                print(f"vitrail: note: {message}", file=sys.stderr)  # noqa: T201
+            else:
+                show(message, category, *rest)
+
+        warnings.showwarning = plain  # type: ignore[assignment]  # *rest stands for the rest
+        yield

@@ -1,0 +1,61 @@
+"""Every recipe of the package can be read, says where its figures come from, and builds its model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrail.errors import ConfigError
+from vitrail.models.registry import create
+from vitrail.recipes import list_recipes, read_recipe, recipe_text
+from vitrail.train.config import TrainConfig, change
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_recipe_is_valid_and_its_header_tells_command_hardware_seed_and_result(name: str) -> None:
+    config = change(TrainConfig(), read_recipe(name))
+    header = recipe_text(name).split("\nmodel:")[0]
+    for word in ("command:", "hardware:", "seed:", "result:"):
+        assert word in header, word
+    assert f"--recipe {name}" in header or name == "demo"
+    with torch.device("meta"):
+        create(config.model, **config.options)
+
+
+def test_the_recipes_of_the_package() -> None:
+    assert {"demo", "fashion-mnist", "cifar10-small", "finetune"} <= set(list_recipes())
+
+
+def test_a_misspelt_name() -> None:
+    with pytest.raises(ConfigError, match="there is no recipe 'cifar10-smal'; did you mean 'cifar10-small'"):
+        read_recipe("cifar10-smal")
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 3\noptimiser: {lr: 1.0e-4}\n")
+    assert change(TrainConfig(), read_recipe(file)).optimiser.lr == 1e-4
+    file.write_text("")
+    assert read_recipe(file) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("epochs: [", "is no YAML"), ("- epochs", "holds list; it must be a mapping")]
+)
+def test_files_that_are_no_recipes(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no recipe file"):
+        read_recipe(tmp_path / "mine.yaml")
+
+
+def test_a_misspelt_key_names_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("optimiser: {learning_rate: 1.0}\nepoch: 3\n")
+    with pytest.raises(ConfigError, match="did you mean|known:"):
+        change(TrainConfig(), read_recipe(file))
