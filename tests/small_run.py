@@ -22,10 +22,11 @@ from vitrail.train.config import TrainConfig, change
 from vitrail.train.distributed import RankedStore, ShardedStore, World, join, spread
 from vitrail.train.ema import Average
 from vitrail.train.logs import Logs
-from vitrail.train.loop import Loop, validate
+from vitrail.train.loop import Loop
 from vitrail.train.optimiser import build
 from vitrail.train.schedule import Schedule
 from vitrail.train.state import Learner
+from vitrail.train.validate import validate
 
 CPU = torch.device("cpu")
 CLASSES = ("dark", "light", "left", "right")

@@ -57,5 +57,5 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_misspelt_key_names_the_nearest(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("optimiser: {learning_rate: 1.0}\nepoch: 3\n")
-    with pytest.raises(ConfigError, match="did you mean|known:"):
+    with pytest.raises(ConfigError, match=r"learning_rate is not an option of OptimiserConfig"):
         change(TrainConfig(), read_recipe(file))

@@ -15,6 +15,7 @@ Precision = Literal["float32", "bf16", "fp16"]
 CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
 _KINDS = ("cpu", "cuda", "mps")
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def device(wanted: str | torch.device | None = None) -> torch.device:
@@ -59,3 +60,8 @@ def bf16_works() -> bool:
     """Whether bf16 matrix products survive on this processor: a child process tries one, as it may die (SIGILL)."""
     tried = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)  # noqa: S603  (our own text)
     return tried.returncode == 0
+
+
+def autocast(where: torch.device, chosen: Precision) -> torch.autocast:
+    """The context in which matrix products run in a precision."""
+    return torch.autocast(where.type, dtype=_HALF.get(chosen), enabled=chosen in _HALF)

@@ -63,6 +63,7 @@ def test_company_and_order_change_no_bit(config):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("config", [AugmentConfig(), STRONG, SHIFTED], ids=["crop", "strong", "shifted"])
 def test_gpu_gives_the_same_images_and_is_never_waited_for(config):
     batch, run = batch_of(37), augment(config)

@@ -1,4 +1,4 @@
-"""Two real processes: the same losses as one, nothing extra on the wire, checkpoints in shards, restarts after a kill."""
+"""Two real processes: the losses of one, nothing extra on the wire, checkpoints in shards, restarts after a kill."""
 
 import json
 import os
@@ -75,8 +75,13 @@ def together(folder: Path, *, restarts: int = 0, **options: object) -> dict:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", str(restarts), str(script), str(folder), json.dumps(options)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as agent:
+        try:
+            _, errors = agent.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            agent.terminate()  # it takes its workers with it
+            raise
+    assert agent.returncode == 0, errors[-3000:]
     return json.loads((folder / "told.json").read_text())
 
 

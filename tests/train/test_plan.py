@@ -21,7 +21,12 @@ OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
 def test_small_grey_images_get_a_small_model_of_one_channel_and_it_is_said() -> None:
     plan = make_plan(split(grey_squares(40, size=30)))
     config = plan.backbone_config
-    assert (plan.config.model, config.image_size, config.channels, config.num_classes) == ("vit32_small", (28, 28), 1, 2)
+    assert (plan.config.model, config.image_size, config.channels, config.num_classes) == (
+        "vit32_small",
+        (28, 28),
+        1,
+        2,
+    )
     assert any("vit32_small" in note for note in plan.notes)
     assert any("grey" in note for note in plan.notes)
 
@@ -41,7 +46,9 @@ def test_large_photos_get_the_usual_model() -> None:
 
 
 def test_a_recipe_and_changes_go_over_one_another() -> None:
-    plan = make_plan(split(photos(20, size=32)), recipe="cifar10-small", changes={"epochs": 3, "optimiser": {"lr": 0.1}})
+    plan = make_plan(
+        split(photos(20, size=32)), recipe="cifar10-small", changes={"epochs": 3, "optimiser": {"lr": 0.1}}
+    )
     assert (plan.config.epochs, plan.config.optimiser.lr, plan.config.optimiser.weight_decay) == (3, 0.1, 0.05)
     assert plan.config.model == "vit32_small"
 
@@ -85,9 +92,7 @@ def test_lora_and_freezing_are_applied_and_said() -> None:
     task = plan.task()
     assert any(isinstance(module, LoRALinear) for module in task.modules())
     assert any("parameters learn" in note for note in plan.notes)
-    plan = make_plan(
-        split(photos(20)), model="vit32_small", changes={"options": OPTIONS, "freeze_until": "blocks.1"}
-    )
+    plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS, "freeze_until": "blocks.1"})
     assert not plan.task().backbone.patch.projection.weight.requires_grad
 
 

@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import Store as KeyStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]  # there, but not in its __all__
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
@@ -96,7 +98,7 @@ def join(device: torch.device) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if started:
-        store, rank, size = next(dist.rendezvous("env://"))
+        store, rank, size = next(rendezvous("env://"))
         # gloo beside nccl: counters and meters are exchanged without touching the GPU's queue.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=_own_store(store, rank), rank=rank, world_size=size)
@@ -107,7 +109,7 @@ def join(device: torch.device) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _own_store(shared: dist.Store, rank: int) -> dist.Store:
+def _own_store(shared: KeyStore, rank: int) -> KeyStore:
     """A store of this life of the run alone.
 
     That of torchrun's agent outlives the workers, and those of the next life would find the addresses of the dead in
@@ -117,16 +119,16 @@ def _own_store(shared: dist.Store, rank: int) -> dist.Store:
         return shared
     host, key = os.environ["MASTER_ADDR"], "vitrail/port"
     if rank == 0:
-        own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        own = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         shared.set(key, str(own.port))
         return own
     for _ in range(_PATIENCE):
         port = int(shared.get(key))  # waits for the first one; may be that of a life before, where nobody listens
         try:
-            own = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
+            own = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
         except dist.DistError:
             continue
-        own.set_timeout(shared.timeout)
+        own.set_timeout(timedelta(minutes=5))
         return own
     raise TrainingError(f"the first process at {host} cannot be reached, so this one cannot join the run")
 
@@ -147,7 +149,7 @@ def spread(
     if compiled:
         # What FSDP does between blocks cannot be compiled; the blocks themselves can.
         for module in _blocks(task) if shard == "fsdp" and world.size > 1 else [task]:
-            module.compile()
+            module.compile(mode="reduce-overhead" if device.type == "cuda" and shard == "ddp" else None)
     if world.size == 1:
         return task
     if shard == "ddp":

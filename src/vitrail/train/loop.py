@@ -8,17 +8,17 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.batches import Batches
 from vitrail.data.dataset import Batch
-from vitrail.hardware import Precision
-from vitrail.tasks.task import Task
+from vitrail.hardware import Precision, autocast
 from vitrail.train.config import TrainConfig
 from vitrail.train.distributed import World, gradients
 from vitrail.train.guard import Guard, Signals, leave, refuse
@@ -26,21 +26,9 @@ from vitrail.train.logs import Logs
 from vitrail.train.optimiser import clip, set_rate
 from vitrail.train.schedule import Schedule
 from vitrail.train.state import Learner, Progress, Store
+from vitrail.train.validate import numbers
 
 CHECK_EVERY = 10  # steps between looks at a GPU's numbers, since each look waits for it; a CPU is looked at each step
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Feed(Protocol):
-    """Batches in an order that the seed and the epoch decide."""
-
-    waited: float  # seconds that the loop stood still for data, in all
-
-    def __len__(self) -> int: ...
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, without the first `start` of them."""
-        ...
 
 
 @dataclass(kw_only=True)
@@ -50,7 +38,7 @@ class Loop:
     config: TrainConfig
     learner: Learner
     loss: nn.Module  # the task, or what spreads it over processes: its call is the loss of a batch
-    feed: Feed
+    feed: Batches
     treat: Callable[[Batch, int], Batch]  # augments and mixes the batch of an epoch
     evaluate: Callable[[], Mapping[str, Any]]  # validation metrics of the task as it stands
     publish: Callable[[Mapping[str, Any]], object]  # keeps the task as it stands, with these metrics, as the best
@@ -172,7 +160,7 @@ class Loop:
         if now.epoch % self.config.eval_every == 0 or now.epoch == self.config.epochs:
             with self.learner.ema.applied() if self.learner.ema else contextlib.nullcontext():
                 results = self.evaluate()
-                entry["val"] = {name: float(value) for name, value in results.items() if is_number(value)}
+                entry["val"] = numbers(results)
                 if self._is_best(entry["val"][self.learner.task.best_metric]):
                     self.publish(results)
         now.history.append(entry)
@@ -207,28 +195,3 @@ def step_seed(seed: int, step: int, part: int, rank: int) -> int:
     """The seed of everything random inside the model at one step."""
     text = f"{seed} {step} {part} {rank}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
-
-
-def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """The context in which matrix products run in the precision."""
-    return torch.autocast(device.type, dtype=_HALF.get(precision), enabled=precision in _HALF)
-
-
-def is_number(value: object) -> bool:
-    """Whether a result is a plain number, not a tensor of several."""
-    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.ndim == 0)
-
-
-@torch.no_grad()
-def validate(
-    task: Task, feed: Feed, prepare: Callable[[Tensor], Tensor], *, device: torch.device, precision: Precision,
-    world: World,
-) -> Mapping[str, Any]:  # fmt: skip
-    """The task's metrics over all batches of a feed, each process seeing its part."""
-    task.eval()
-    meter = task.metrics()
-    for batch in feed.epoch(0):
-        with autocast(device, precision):
-            outputs = task.outputs(prepare(batch.images))
-        meter.update(outputs.float(), batch.labels)
-    return world.merge(meter).compute()

@@ -41,11 +41,12 @@ from vitrail.train.distributed import RankedStore, Shard, ShardedStore, World, j
 from vitrail.train.ema import Average
 from vitrail.train.evaluate import measure
 from vitrail.train.logs import Logs, Sink
-from vitrail.train.loop import Loop, is_number, validate
+from vitrail.train.loop import Loop
 from vitrail.train.optimiser import build as build_optimiser
 from vitrail.train.plan import Plan, Source, Teacher, make_plan, plan_to_dict, read_plan
 from vitrail.train.schedule import Schedule
 from vitrail.train.state import Learner
+from vitrail.train.validate import numbers, validate
 
 _EVALUATED_AT_ONCE = 4  # times the batch of a training step: no activations are kept
 
@@ -282,7 +283,7 @@ def publish(plan: Plan, task: Task, folder: Path, world: World, results: Mapping
             add_lora(model, plan.config.lora)
     model.load_state_dict(state, assign=True)
     save(merge_lora(model), folder)
-    best: dict[str, Any] = {name: float(value) for name, value in results.items() if is_number(value)}
+    best: dict[str, Any] = {**numbers(results)}
     if "thresholds" in results:
         best["thresholds"] = results["thresholds"].tolist()
     write_json(folder / "best.json", best)
@@ -320,7 +321,7 @@ def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
         size = plan.config.batch_size * _EVALUATED_AT_ONCE
         batches = Batches(packs.test, batch_size=size, seed=0, shuffle=False, device=loop.device)
         results = measure(task, batches, prepare=preparation(plan)).results
-        metrics |= {f"test_{name}": float(value) for name, value in results.items() if is_number(value)}
+        metrics |= {f"test_{name}": value for name, value in numbers(results).items()}
     told = [f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics]
     loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(told)}; the model is in {folder}")
     return Run(folder=folder, plan=plan, packs=packs, task=task, metrics=metrics, history=tuple(progress.history))
