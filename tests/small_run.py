@@ -18,15 +18,15 @@ from vitrail.data.mix import Mix
 from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 from vitrail.tasks.task import Task
-from vitrail.train.config import TrainConfig, change
-from vitrail.train.distributed import RankedStore, ShardedStore, World, join, spread
-from vitrail.train.ema import Average
-from vitrail.train.logs import Logs
-from vitrail.train.loop import Loop
-from vitrail.train.optimiser import build
-from vitrail.train.schedule import Schedule
-from vitrail.train.state import Learner
-from vitrail.train.validate import validate
+from vitrail.training.config import TrainConfig, change
+from vitrail.training.distributed import RankedStore, ShardedStore, World, join, spread
+from vitrail.training.ema import Average
+from vitrail.training.logs import Logs
+from vitrail.training.loop import Loop
+from vitrail.training.optimiser import build
+from vitrail.training.schedule import Schedule
+from vitrail.training.state import Learner
+from vitrail.training.validate import validate
 
 CPU = torch.device("cpu")
 CLASSES = ("dark", "light", "left", "right")

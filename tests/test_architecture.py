@@ -13,7 +13,7 @@ SOURCE = TESTS.parent / "src"
 
 Package = dict[str, ast.Module]  # "vitrail.layers.rope" or "vitrail.layers.__init__" -> its syntax tree
 
-TOOLS = ("train", "explain", "compress", "lab", "deploy")
+TOOLS = ("training", "explain", "compress", "lab", "deploy")
 BELOW = {  # folder -> the folders that it may import
     "layers": (),
     "data": (),
@@ -212,7 +212,7 @@ BAD: list[tuple[Rule, str, str, str]] = [
     (imports_go_down, "vitrail.errors", "from vitrail.layers.rope import Rope", "errors imports vitrail.layers.rope"),
     (imports_go_down, "vitrail.data.decode", "import vitrail.layers.rope", "data.decode imports vitrail.layers.rope"),
     (imports_go_down, "vitrail.models.vit", "import vitrail.tasks.mae", "models.vit imports vitrail.tasks.mae"),
-    (imports_go_down, "vitrail.train.loop", "import vitrail.lab.seeds", "train.loop imports vitrail.lab.seeds"),
+    (imports_go_down, "vitrail.training.loop", "import vitrail.lab.seeds", "training.loop imports vitrail.lab.seeds"),
     (imports_go_down, "vitrail.profiling.count", "import vitrail.cli", "profiling.count imports vitrail.cli"),
     (imports_go_down, "vitrail.models.vit", "from vitrail import create", "models.vit imports vitrail itself"),
     (imports_go_down, "vitrail.attic.box", "", "the folder attic has no place"),

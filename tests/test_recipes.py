@@ -8,7 +8,7 @@ import torch
 from vitrail.errors import ConfigError
 from vitrail.models.registry import create
 from vitrail.recipes import list_recipes, read_recipe, recipe_text
-from vitrail.train.config import TrainConfig, change
+from vitrail.training.config import TrainConfig, change
 
 
 @pytest.mark.parametrize("name", list_recipes())

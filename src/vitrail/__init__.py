@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrail.models.registry import create as create
     from vitrail.models.registry import list_models as list_models
     from vitrail.profiling import describe as describe
+    from vitrail.training.run import train as train
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
     "save": "vitrail.models.checkpoint",
+    "train": "vitrail.training.run",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604  (all strings)

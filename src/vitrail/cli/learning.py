@@ -13,7 +13,7 @@ DEMO = Path("runs/demo")
 
 def train(options: argparse.Namespace) -> None:
     """Trains on a source of data, or goes on with a run, and writes its report."""
-    from vitrail.train.run import train as start  # noqa: PLC0415
+    from vitrail.training.run import train as start  # noqa: PLC0415
 
     if options.resume is not None:
         if options.data is not None or options.recipe is not None:
@@ -27,7 +27,7 @@ def train(options: argparse.Namespace) -> None:
     what = {"model": options.model, "recipe": options.recipe, "start": options.start, "teacher": options.teacher}
     what |= {"val": options.val, "device": options.device}
     if options.verify_resume is not None:
-        from vitrail.train.verify import verify_resume  # noqa: PLC0415
+        from vitrail.training.verify import verify_resume  # noqa: PLC0415
 
         with busy(f"training {options.verify_resume} steps, twice"):
             proof = verify_resume(options.data, steps=options.verify_resume, **what, **_recipe_changes(options))
@@ -65,8 +65,8 @@ def evaluate(options: argparse.Namespace) -> None:
     from vitrail.data.cache import pack  # noqa: PLC0415
     from vitrail.data.source import open_whole  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
-    from vitrail.train.evaluate import evaluate as judge  # noqa: PLC0415
-    from vitrail.train.trained import open_trained  # noqa: PLC0415
+    from vitrail.training.evaluate import evaluate as judge  # noqa: PLC0415
+    from vitrail.training.trained import open_trained  # noqa: PLC0415
 
     trained = open_trained(options.run)
     task = trained.task.to(device(options.device))
@@ -91,7 +91,7 @@ def predict(options: argparse.Namespace) -> None:
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.tasks.predict import Prediction  # noqa: PLC0415
     from vitrail.tasks.predict import predict as tell  # noqa: PLC0415
-    from vitrail.train.trained import open_trained  # noqa: PLC0415
+    from vitrail.training.trained import open_trained  # noqa: PLC0415
 
     trained = open_trained(options.run)
     trained.task.to(device(options.device))
@@ -109,7 +109,7 @@ def predict(options: argparse.Namespace) -> None:
 def doctor(options: argparse.Namespace) -> None:
     """Audits data before training."""
     from vitrail.data.doctor import examine  # noqa: PLC0415
-    from vitrail.train.trained import training_cost  # noqa: PLC0415
+    from vitrail.training.trained import training_cost  # noqa: PLC0415
 
     cost = None if options.model is None else training_cost(options.model, options.image_size)
     size = (224, 224) if cost is None else cost.image_size
@@ -127,7 +127,7 @@ def demo(options: argparse.Namespace) -> None:
     """Trains a small ViT on the embedded images and writes a report."""
     import shutil  # noqa: PLC0415
 
-    from vitrail.train.run import train as start  # noqa: PLC0415
+    from vitrail.training.run import train as start  # noqa: PLC0415
 
     if (DEMO / "run.json").is_file():
         shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so

@@ -29,7 +29,7 @@ def recipe_text(name: str | Path) -> str:
 
 
 def read_recipe(name: str | Path) -> Mapping[str, Any]:
-    """What a recipe says, as plain values; `vitrail.train.config` checks every key."""
+    """What a recipe says, as plain values; `vitrail.training.config` checks every key."""
     try:
         content = yaml.safe_load(recipe_text(name)) or {}
     except yaml.YAMLError as error:

@@ -1,0 +1,1 @@
+"""Training: one loop for every task, on a laptop, one GPU or many machines."""

@@ -1,0 +1,197 @@
+"""The loop: batches in, steps out, and nothing in it that knows the task.
+
+Everything random in a step comes from (seed, step), everything that must outlive a kill is in `Progress` and `Learner`:
+so a run that was stopped anywhere and resumed ends with the same bits as one that never was.
+"""
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.batches import Batches
+from vitrail.data.dataset import Batch
+from vitrail.hardware import Precision, autocast
+from vitrail.training.config import TrainConfig
+from vitrail.training.distributed import World, gradients
+from vitrail.training.guard import Guard, Signals, leave, refuse
+from vitrail.training.logs import Logs
+from vitrail.training.optimiser import clip, set_rate
+from vitrail.training.schedule import Schedule
+from vitrail.training.state import Learner, Progress, Store
+from vitrail.training.validate import numbers
+
+CHECK_EVERY = 10  # steps between looks at a GPU's numbers, since each look waits for it; a CPU is looked at each step
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """One run: `run` goes from wherever `progress` stands to the end."""
+
+    config: TrainConfig
+    learner: Learner
+    loss: nn.Module  # the task, or what spreads it over processes: its call is the loss of a batch
+    feed: Batches
+    treat: Callable[[Batch, int], Batch]  # augments and mixes the batch of an epoch
+    evaluate: Callable[[], Mapping[str, Any]]  # validation metrics of the task as it stands
+    publish: Callable[[Mapping[str, Any]], object]  # keeps the task as it stands, with these metrics, as the best
+    schedule: Schedule
+    store: Store
+    identity: Mapping[str, Any]
+    folder: Path
+    logs: Logs
+    device: torch.device
+    precision: Precision = "float32"
+    world: World = field(default_factory=World)
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.steps = len(self.feed) // self.config.accumulate  # of an epoch
+        self.guard = Guard(self.device)
+        self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
+        self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.progress.stopped or self.progress.epoch >= self.config.epochs
+
+    def run(self, until: int | None = None) -> Progress:
+        """Trains to the end, or until so many steps are done."""
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with Signals() as signals, torch.random.fork_rng(gpus), self.logs:
+            while not self.over and self.progress.step != until:
+                self._epoch(until, signals)
+        return self.progress
+
+    def resume(self) -> None:
+        """Takes the run up where its last whole checkpoint left it."""
+        self.progress = self.store.restore(self.learner, self.identity)
+        self.totals = {name: torch.tensor(value, device=self.device) for name, value in self.progress.sums.items()}
+        self.logs.resume(self.progress.step)
+
+    def save(self) -> Path:
+        """Writes a checkpoint of the present moment, which must be a good one."""
+        self.progress.sums = self._sums()
+        return self.store.save(self.learner, self.progress, self.identity)
+
+    def _epoch(self, until: int | None, signals: Signals) -> None:
+        now, accumulate = self.progress, self.config.accumulate
+        self.learner.task.train()
+        began, waited, first = time.perf_counter(), self.feed.waited, now.done
+        self.logs.begin(now.epoch, self.config.epochs, self.steps, now.done, waited)
+        batches = self.feed.epoch(now.epoch, start=now.done * accumulate)
+        while now.done < self.steps and now.step != until:
+            self._step([next(batches) for _ in range(accumulate)])
+            self._look(signals)
+            if self.config.save_steps and now.step % self.config.save_steps == 0 and now.done < self.steps:
+                self._check(signals)
+                self.save()
+        if now.done == self.steps:
+            self._check(signals)
+            seconds = time.perf_counter() - began
+            images = (now.done - first) * self.config.batch_size
+            self._close({
+                "seconds": seconds,
+                "images_per_second": images / seconds,
+                "waiting": (self.feed.waited - waited) / seconds,
+            })  # fmt: skip
+
+    def _step(self, parts: Sequence[Batch]) -> None:
+        """One step of the optimiser on the mean gradient of some equal parts."""
+        now, learner = self.progress, self.learner
+        set_rate(learner.optimiser, self.rate)
+        for index, part in enumerate(parts):
+            torch.manual_seed(step_seed(self.config.seed, now.step, index, self.world.rank))
+            with gradients(self.loss, now=index == len(parts) - 1):
+                batch = self.treat(part, now.epoch)
+                with autocast(self.device, self.precision):
+                    losses = self.loss(batch)
+                learner.scaler.scale(losses["loss"] / len(parts)).backward()
+            self._add(losses, 1 / len(parts))
+        learner.scaler.unscale_(learner.optimiser)
+        norm = clip(learner.optimiser, self.config.optimiser.clip)
+        # Under fp16 an infinite gradient is routine: the scaler skips the step and lowers its scale.
+        self.guard.watch(now.step, losses["loss"], *([] if self.precision == "fp16" else [norm]))
+        learner.scaler.step(learner.optimiser)
+        learner.scaler.update()
+        learner.optimiser.zero_grad(set_to_none=True)
+        if learner.ema is not None:
+            learner.ema.update()
+        now.step, now.done = now.step + 1, now.done + 1
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.config.optimiser.lr * self.schedule(self.progress.step)
+
+    def _look(self, signals: Signals) -> None:
+        if self.progress.step % self.check_every == 0 or (signals.received and self.world.size == 1):
+            self._check(signals)
+            self.logs.step(self.progress.done, self._means(), self.feed.waited)
+
+    def _check(self, signals: Signals) -> None:
+        """Stops the run at a number that is not finite, or, after a save, at a signal that any process got."""
+        bad, signal = self.world.most(int(self.guard.first), signals.received)
+        if bad >= 0:
+            refuse(bad, self.progress.epoch, self.store.steps())
+        if signal and self.progress.done < self.steps:
+            self.save()
+            self.logs.say(f"stopped after step {self.progress.step}; go on with: vitrail train --resume {self.folder}")
+            leave(signal)
+
+    def _close(self, speed: Mapping[str, float]) -> None:
+        """Ends an epoch: validation, the best model, early stop, checkpoint."""
+        now = self.progress
+        entry: dict[str, Any] = {
+            "epoch": now.epoch + 1,
+            "step": now.step,
+            "lr": self.config.optimiser.lr * self.schedule(now.step - 1),
+        }
+        entry |= {"train": self.world.mean(self._means()), **speed}
+        now.epoch, now.done, self.totals = now.epoch + 1, 0, {}
+        if now.epoch % self.config.eval_every == 0 or now.epoch == self.config.epochs:
+            with self.learner.ema.applied() if self.learner.ema else contextlib.nullcontext():
+                results = self.evaluate()
+                entry["val"] = numbers(results)
+                if self._is_best(entry["val"][self.learner.task.best_metric]):
+                    self.publish(results)
+        now.history.append(entry)
+        patience = self.config.early_stop
+        now.stopped = patience is not None and now.best_epoch is not None and now.epoch - now.best_epoch >= patience
+        if now.epoch % self.config.save_every == 0 or self.over:
+            self.save()
+        self.logs.end(entry, best=now.best_epoch == now.epoch)
+
+    def _is_best(self, value: float) -> bool:
+        """Whether a validation is the best so far; none counts before training has really begun: after the warm-up."""
+        now = self.progress
+        begun = now.step >= self.schedule.warmup or now.epoch == self.config.epochs
+        if not begun or not math.isfinite(value) or (now.best is not None and value <= now.best):
+            return False
+        now.best, now.best_epoch, now.best_step = value, now.epoch, now.step
+        return True
+
+    def _add(self, losses: Mapping[str, Tensor], share: float) -> None:
+        for name, value in losses.items():
+            term = value.detach().float() * share
+            self.totals[name] = self.totals[name] + term if name in self.totals else term
+
+    def _sums(self) -> dict[str, float]:
+        return self.world.mean({name: float(total) for name, total in self.totals.items()})
+
+    def _means(self) -> dict[str, float]:
+        return {name: float(total) / max(self.progress.done, 1) for name, total in self.totals.items()}
+
+
+def step_seed(seed: int, step: int, part: int, rank: int) -> int:
+    """The seed of everything random inside the model at one step."""
+    text = f"{seed} {step} {part} {rank}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())

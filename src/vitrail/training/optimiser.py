@@ -1,0 +1,101 @@
+"""AdamW over groups of parameters: what decays, and how fast each layer learns."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from vitrail.errors import TrainingError
+from vitrail.layers.pool import AttentionPool
+from vitrail.layers.position import Gridded
+from vitrail.layers.tokens import PrefixTokens
+from vitrail.training.config import OptimiserConfig
+
+_FUSED = ("cuda", "cpu", "mps")  # devices with one kernel for the whole AdamW step
+# Everything of a backbone that stands before the first block.
+_EMBEDDING = re.compile(r"(^|\.)(patch|prefix|position|embed_norm)\.")
+
+
+class Learned(NamedTuple):
+    """One parameter that learns."""
+
+    name: str
+    parameter: nn.Parameter
+    decays: bool
+    layer: int  # 0 the embedding, i + 1 block i, the last number the head
+
+
+def learned(module: nn.Module) -> list[Learned]:
+    """Every parameter with a gradient, in the order of the module."""
+    depth = _depth(module)
+    free = set(_free(module))
+    return [
+        Learned(name, parameter, parameter.ndim > 1 and name not in free, _layer(name, depth))
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _free(module: nn.Module) -> Iterator[str]:
+    """Matrices that are no weights of a map: tokens and positions do not decay, as norms and biases do not."""
+    for path, inner in module.named_modules():
+        if isinstance(inner, PrefixTokens | Gridded):
+            yield from (f"{path}.{name}" for name, _ in inner.named_parameters(recurse=False))
+        elif isinstance(inner, AttentionPool):
+            yield f"{path}.query"
+
+
+def _depth(module: nn.Module) -> int:
+    found = [re.search(r"(?:^|\.)blocks\.(\d+)\.", name) for name, _ in module.named_parameters()]
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def _layer(name: str, depth: int) -> int:
+    if block := re.search(r"(?:^|\.)blocks\.(\d+)\.", name):
+        return int(block[1]) + 1
+    return 0 if _EMBEDDING.search(name) else depth + 1
+
+
+def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
+    """Parameter groups for AdamW; `scale` is each group's share of the rate, `names` its parameters' names."""
+    found: dict[tuple[float, bool], dict[str, Any]] = {}
+    last = _depth(module) + 1
+    for name, parameter, decays, layer in learned(module):
+        scale = 1.0 if config.layer_decay is None else config.layer_decay ** (last - layer)
+        decay = config.weight_decay if decays else 0.0
+        fresh = {"params": [], "names": [], "scale": scale, "lr": config.lr * scale, "weight_decay": decay}
+        group = found.setdefault((scale, decays), fresh)
+        group["params"].append(parameter)
+        group["names"].append(name)
+    if not found:
+        raise TrainingError("nothing is left to train: every parameter is frozen")
+    return list(found.values())
+
+
+def build(module: nn.Module, config: OptimiserConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW for everything in a module that learns; fused where the device has such a kernel."""
+    fused = device.type in _FUSED
+    return torch.optim.AdamW(
+        groups(module, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=fused, foreach=not fused
+    )
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Gives each group its share of the rate."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def clip(optimiser: torch.optim.Optimizer, limit: float | None) -> Tensor:
+    """Scales all gradients down to a norm of at most `limit`; the norm before that, a scalar on the device."""
+    every = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    gradients = [parameter.grad for parameter in every if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()  # over all shards
+    if limit is not None:
+        torch.nn.utils.clip_grads_with_norm_(every, limit, norm)
+    return norm

@@ -1,0 +1,254 @@
+"""What a run will be, decided before its first step: data, model, sizes, batch; each choice with its reason."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.config import apply, from_dict, to_dict
+from vitrail.data.cache import Packed, pack
+from vitrail.data.dataset import Dataset, Splits
+from vitrail.data.source import open_data
+from vitrail.errors import BrokenImage, ConfigError, TrainingError
+from vitrail.layers.lora import add_lora
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint import load
+from vitrail.models.checkpoint.vitrail import describe_model
+from vitrail.models.registry import FAMILIES, build, create, family_of, resolve
+from vitrail.recipes import read_recipe
+from vitrail.tasks.classify import Classify
+from vitrail.tasks.distill import Distill
+from vitrail.tasks.task import Task
+from vitrail.training.config import FREE, TrainConfig, change
+from vitrail.training.freeze import freeze_until, learning
+
+Source = str | Path | Splits
+Teacher = str | Path | nn.Module
+
+_LOOKED_AT = 16  # images, spread over the set, that tell its size and colour
+_SMALL = 64  # pixels: images up to here get a model with small patches
+_ROOM = 8 / 7  # how much larger images are stored that are cropped at random
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that makes a run what it is; `task` gives fresh, equal objects each time."""
+
+    config: TrainConfig
+    data: Splits
+    source: str | None  # what the data were opened by, where it was a name
+    model: Mapping[str, Any]  # family and config, as plain values
+    start: str | None  # the weights that a fresh task begins with
+    teacher: Teacher | None
+    notes: tuple[str, ...]
+
+    @property
+    def backbone_config(self) -> BackboneConfig:
+        """The config of the model."""
+        return from_dict(FAMILIES[self.model["family"]].config, self.model["config"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.data.train.classes
+
+    def identity(self, train: Packed) -> dict[str, Any]:
+        """What must be equal for one run to go on as another."""
+        recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
+        data = {"images": len(train), "classes": list(self.classes)}
+        plain: dict[str, Any] = json.loads(json.dumps({"recipe": recipe, "model": self.model, "data": data}))
+        return plain
+
+    def task(self, *, blank: bool = False) -> Task:
+        """A fresh task; `blank` without the weights it starts from, where others are about to replace them."""
+        torch.manual_seed(self.config.seed)
+        config = self.config
+        backbone = self.bare(blank=blank)
+        if config.lora is not None:
+            add_lora(backbone, config.lora)
+        if config.freeze_until is not None:
+            freeze_until(backbone, config.freeze_until)
+        if self.teacher is None:
+            several = self.data.train.multi_label
+            return Classify(backbone, classes=self.classes, multi_label=several, label_smoothing=config.label_smoothing)
+        teacher = self.teacher if isinstance(self.teacher, nn.Module) else load(self.teacher)
+        how = config.distill
+        return Distill(
+            backbone, teacher=teacher, classes=self.classes, kind=how.kind, weight=how.weight,
+            temperature=how.temperature, label_smoothing=config.label_smoothing,
+        )  # fmt: skip
+
+    def bare(self, *, blank: bool = False) -> Backbone:
+        """The model alone, plain linear maps throughout."""
+        backbone = build(FAMILIES[self.model["family"]], self.backbone_config)
+        if self.start is not None and not blank:
+            backbone.load_state_dict(_loaded(self.start, self.config, len(self.classes)).state_dict())
+        backbone.labels = self.classes
+        return backbone
+
+    def pack(self, dataset: Dataset, *, learning: bool, progress: Any = None) -> Packed:
+        """All images of a data set, at the size at which this run stores them."""
+        config = self.backbone_config
+        size = stored_size(dataset, config.image_size, cropped=learning and self.config.augment.crop == "resized")
+        return pack(dataset, size=size, channels=config.channels, progress=progress)
+
+
+def stored_size(dataset: Dataset, size: tuple[int, int], *, cropped: bool) -> tuple[int, int]:
+    """The size at which images are kept: their own where they lie in memory, not much larger, or else the model's."""
+    if dataset.array is not None and max(dataset.array.shape[2:]) <= 2 * max(size):
+        return dataset.array.shape[2], dataset.array.shape[3]
+    return (round(size[0] * _ROOM), round(size[1] * _ROOM)) if cropped else size
+
+
+def make_plan(
+    data: Source, *, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
+    start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """A plan for new data: opens them, looks at a few images, and decides what was left open."""
+    if recipe is None and start is not None:
+        recipe = "finetune"
+    config = change(TrainConfig(), _recipe(recipe))
+    config = change(config, {"model": model} if model is not None else {})
+    config = change(config, changes or {})
+    named = model is not None or "model" in {**_recipe(recipe), **(changes or {})}
+    splits = data if isinstance(data, Splits) else open_data(data, val=val, seed=config.seed)
+    seen = look(splits.train)
+    notes = [*splits.notes]
+    if start is None:
+        config, backbone = _fresh(config, splits, seen, notes, named=named)
+    else:
+        backbone = _loaded(start, config, len(splits.train.classes))
+        notes.append(f"starts from the weights of {start}")
+    height, width = backbone.config.image_size
+    notes.append(f"images are brought to {height} x {width} pixels, {backbone.config.channels} channels")
+    if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
+        notes.append(f"they are only about {seen.height} x {seen.width}: a model for smaller images would be faster")
+    about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
+    plan = Plan(
+        config=config,
+        data=splits,
+        source=None if isinstance(data, Splits) else str(data),
+        model=about,
+        start=None if start is None else str(start),
+        teacher=teacher,
+        notes=(),
+    )
+    if config.lora is not None or config.freeze_until is not None:
+        notes.append(str(learning(plan.task(blank=True))))
+    return Plan(**{**vars(plan), "notes": tuple(notes)})
+
+
+def _recipe(recipe: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if recipe is None or isinstance(recipe, Mapping):
+        return recipe or {}
+    return read_recipe(recipe)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a few images of a set have in common: the median height and width, and whether all are grey."""
+
+    height: int
+    width: int
+    grey: bool
+
+
+def look(dataset: Dataset) -> Seen:
+    """Looks at a few images that are spread over a data set."""
+    shapes = []
+    for index in range(0, len(dataset), max(len(dataset) // _LOOKED_AT, 1)):
+        try:
+            shapes.append(dataset.read(index).shape)
+        except BrokenImage:  # packing counts and names it
+            continue
+    if not shapes:
+        return Seen(0, 0, grey=False)
+    heights, widths = (sorted(shape[side] for shape in shapes) for side in (1, 2))
+    return Seen(heights[len(shapes) // 2], widths[len(shapes) // 2], grey=all(shape[0] == 1 for shape in shapes))
+
+
+def _fresh(
+    config: TrainConfig, splits: Splits, seen: Seen, notes: list[str], *, named: bool
+) -> tuple[TrainConfig, Backbone]:
+    """A model without weights for the data, and the config that names it."""
+    options = {"num_classes": len(splits.train.classes), **config.options}
+    size = config.image_size
+    if not named and 0 < max(seen.height, seen.width) <= _SMALL:
+        config = change(config, {"model": "vit32_small"})
+        size = size or (max(seen.height // 4, 1) * 4, max(seen.width // 4, 1) * 4)
+        notes.append(f"images are about {seen.height} x {seen.width} pixels: vit32_small, whose patches are 4 x 4")
+    elif not named:
+        notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
+    if size is not None:
+        options["image_size"] = size
+    if seen.grey and "channels" not in options:
+        options["channels"] = 1
+        notes.append("all images looked at are grey: the model takes one channel")
+    resolve(config.model)
+    return config, create(config.model, **options)
+
+
+def _loaded(start: str | Path, config: TrainConfig, num_classes: int) -> Backbone:
+    """A model with the weights of a checkpoint and a head for the data, its other options changed where asked."""
+    backbone = load(start, image_size=config.image_size, num_classes=num_classes)
+    if not config.options:
+        return backbone
+    changed = build(family_of(backbone), apply(backbone.config, config.options))
+    try:
+        changed.load_state_dict(backbone.state_dict())
+    except RuntimeError as error:
+        names = ", ".join(config.options)
+        raise ConfigError(f"options ({names}) change what the weights of {start} were made for") from error
+    return changed
+
+
+def read_plan(
+    folder: Path,
+    *,
+    data: Source | None = None,
+    teacher: Teacher | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a run that was begun in a folder, to go on with it."""
+    file = folder / "run.json"
+    if not file.is_file():
+        raise TrainingError(f"{folder} holds no run to resume: there is no {file.name} in it")
+    try:
+        about = json.loads(file.read_text())
+        recipe, model = about["recipe"], about["model"]
+        wanted, taught = data or about["source"], teacher or about["teacher"]
+    except (ValueError, KeyError) as error:
+        raise TrainingError(f"{file} is damaged: {error}") from error
+    if wanted is None or (taught is None and about["taught"]):
+        raise TrainingError(f"{folder} was trained on data or by a teacher that has no name; give it again to resume")
+    splits = wanted if isinstance(wanted, Splits) else open_data(wanted, val=about["val"], seed=recipe["seed"])
+    return Plan(
+        config=change(change(TrainConfig(), recipe), changes or {}),
+        data=splits,
+        source=about["source"],
+        model=model,
+        start=about["start"],
+        teacher=taught,
+        notes=tuple(about["notes"]),
+    )
+
+
+def plan_to_dict(plan: Plan, *, val: str | Path | float | None) -> dict[str, Any]:
+    """What run.json says, so that `read_plan` finds it again."""
+    return {
+        "recipe": to_dict(plan.config),
+        "model": plan.model,
+        "source": plan.source,
+        "val": str(val) if isinstance(val, Path) else val,
+        "start": plan.start,
+        "teacher": str(plan.teacher) if isinstance(plan.teacher, str | Path) else None,
+        "taught": plan.teacher is not None,
+        "classes": list(plan.classes),
+        "multi_label": plan.data.train.multi_label,
+        "notes": list(plan.notes),
+    }

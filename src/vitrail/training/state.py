@@ -1,0 +1,197 @@
+"""What a run must remember, and the checkpoints that hold it: whole or not there, checked, rotating.
+
+A checkpoint is one safetensors file: all tensors (model, average, optimiser) and, in its header, a checksum and the
+counters. Random numbers need no place in it: those of a step come from (seed, step), those of the data from
+(seed, epoch, sample), so a resumed run draws what the uninterrupted one would have drawn.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import CheckpointError, Notice, TrainingError
+from vitrail.models.checkpoint.files import digest, read, write_tensors
+from vitrail.tasks.task import Task
+from vitrail.training.ema import Average
+
+_NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    epoch: int = 0  # epochs that are over
+    done: int = 0  # optimiser steps of the present epoch
+    step: int = 0  # optimiser steps in all
+    best: float | None = None  # of the validation metric
+    best_epoch: int | None = None
+    best_step: int | None = None
+    stopped: bool = False  # early, since nothing got better
+    sums: dict[str, float] = field(default_factory=dict)  # of the present epoch's losses
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry an epoch
+
+
+@dataclass
+class Learner:
+    """The parts of a run that change as it learns."""
+
+    task: Task
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: Average | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that must survive, by name; they share the parts' memory."""
+        found = {f"model.{name}": tensor for name, tensor in self.task.state_dict().items()}
+        if self.ema is not None:
+            found |= {f"ema.{name}": tensor for name, tensor in self.ema.values.items()}
+        for name, parameter in self._learned():
+            moments = self.optimiser.state.get(parameter, {})
+            for key in _MOMENTS:
+                blank = torch.zeros(()) if key == "step" else torch.zeros_like(parameter.detach())
+                found[f"optimiser.{name}.{key}"] = moments.get(key, blank)
+        return found
+
+    def counters(self) -> dict[str, Any]:
+        """Every number beside the tensors."""
+        return {"ema": self.ema.updates if self.ema is not None else None, "scaler": self.scaler.state_dict()}
+
+    def restore(self, tensors: Mapping[str, Tensor], counters: Mapping[str, Any]) -> None:
+        """Takes over what `tensors` and `counters` of another learner said."""
+        self.task.load_state_dict(_under("model.", tensors))
+        if self.ema is not None:
+            for name, value in _under("ema.", tensors).items():
+                self.ema.values[name].copy_(value)
+            self.ema.updates = counters["ema"]
+        state = {
+            index: {key: tensors[f"optimiser.{name}.{key}"].clone() for key in _MOMENTS}
+            for index, (name, _) in enumerate(self._learned())
+        }
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+        if counters["scaler"]:
+            self.scaler.load_state_dict(counters["scaler"])
+
+    def _learned(self) -> list[tuple[str, torch.nn.Parameter]]:
+        groups = self.optimiser.param_groups
+        return [pair for group in groups for pair in zip(group["names"], group["params"], strict=True)]
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+class Header(NamedTuple):
+    """What a checkpoint says beside its tensors."""
+
+    identity: dict[str, Any]  # recipe, model and data, as plain values
+    progress: Progress
+    counters: dict[str, Any]
+
+    def to_json(self) -> str:
+        """Text for a file's header."""
+        return json.dumps({"identity": self.identity, "progress": asdict(self.progress), "counters": self.counters})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Header":
+        """The inverse of `to_json`."""
+        data = json.loads(text)
+        return cls(data["identity"], Progress(**data["progress"]), data["counters"])
+
+
+class Store:
+    """The checkpoints of a run, step-000000123.safetensors: the newest `keep` of them, and that of the best epoch."""
+
+    suffix = ".safetensors"
+
+    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+        self.folder, self.keep = folder, keep
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        if not self.folder.is_dir():
+            return []
+        found = [_NAME.fullmatch(item.name) for item in self.folder.iterdir()]
+        return sorted(int(match[1]) for match in found if match and (match[2] or "") == self.suffix)
+
+    def file(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.folder / f"step-{step:09d}{self.suffix}"
+
+    def save(self, learner: Learner, progress: Progress, identity: Mapping[str, Any]) -> Path:
+        """Writes a checkpoint, then lets old ones go."""
+        header = Header(dict(identity), progress, learner.counters()).to_json()
+        file = self.file(progress.step)
+        self._write(file, header, learner)
+        self._rotate(progress)
+        return file
+
+    def restore(self, learner: Learner, identity: Mapping[str, Any]) -> Progress:
+        """Puts the newest whole checkpoint into a learner of the same recipe, model and data."""
+        for step in reversed(self.steps()):
+            try:
+                header = self._check(self.file(step))
+            except CheckpointError as error:
+                warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
+                continue
+            if found := differences(header.identity, identity):
+                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: " + "; ".join(found))
+            self._load(self.file(step), header, learner)
+            return header.progress
+        raise TrainingError(f"{self.folder.parent} holds no checkpoint to resume from; start it without resume")
+
+    def newest(self) -> Header:
+        """What the newest whole checkpoint says of its run."""
+        for step in reversed(self.steps()):
+            try:
+                return self._check(self.file(step))
+            except CheckpointError as error:
+                warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
+        raise TrainingError(f"{self.folder.parent} holds no checkpoint to resume from; start it without resume")
+
+    def _write(self, file: Path, header: str, learner: Learner) -> None:
+        tensors = learner.tensors()
+        write_tensors(file, tensors, {"run": f"{digest(header, tensors)} {header}"})
+
+    def _check(self, file: Path) -> Header:
+        weights = read(file)
+        checksum, _, header = weights.metadata.get("run", "").partition(" ")
+        if checksum != digest(header, weights.tensors):
+            raise CheckpointError(f"{file} is damaged: its checksum does not match")
+        return Header.from_json(header)
+
+    def _load(self, file: Path, header: Header, learner: Learner) -> None:
+        learner.restore(read(file).tensors, header.counters)
+
+    def _rotate(self, progress: Progress) -> None:
+        for step in self.steps()[: -self.keep]:
+            if step != progress.best_step:
+                self._remove(self.file(step))
+
+    def _remove(self, file: Path) -> None:
+        file.unlink(missing_ok=True)
+
+
+def differences(saved: Any, now: Any, where: str = "") -> list[str]:
+    """What two trees of plain values disagree on, one sentence each: "model.dim was 192, is 384"."""
+    if isinstance(saved, Mapping) and isinstance(now, Mapping):
+        keys = [*saved, *(key for key in now if key not in saved)]
+        inner = (differences(saved.get(key), now.get(key), f"{where}.{key}" if where else str(key)) for key in keys)
+        return [sentence for sentences in inner for sentence in sentences]
+    same = (
+        list(saved) == list(now) if isinstance(saved, list | tuple) and isinstance(now, list | tuple) else saved == now
+    )
+    return [] if same else [f"{where} was {_short(saved)}, is {_short(now)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,37 @@
+"""What a recipe may say, and how it is changed."""
+
+import pytest
+
+from vitrail.config import to_dict
+from vitrail.errors import ConfigError
+from vitrail.training.config import OptimiserConfig, TrainConfig, change
+
+
+def test_nested_changes_keep_the_rest() -> None:
+    config = change(TrainConfig(), {"epochs": 3, "optimiser": {"lr": 1}, "options": {"depth": 2}})
+    assert config.optimiser == OptimiserConfig(lr=1.0)
+    assert change(config, {"options": {"dim": 64}}).options == {"depth": 2, "dim": 64}
+    assert config.epochs == 3
+
+
+def test_plain_values_and_back() -> None:
+    config = change(TrainConfig(), {"image_size": 28, "augment": {"mean": [0.5]}, "mix": {"mixup": 0.1}, "ema": 0.9})
+    assert change(TrainConfig(), to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochz": 3}, "epochz is not an option of TrainConfig; did you mean 'epochs'?"),
+        ({"optimiser": {"lrr": 3}}, "optimiser.lrr is not an option of OptimiserConfig; did you mean 'lr'?"),
+        ({"augment": {"colour": 2.0}}, "colour is 2.0; it must be"),
+        ({"optimiser": 3}, "optimiser is 3; it must be a mapping of options"),
+        ({"options": [1]}, "options is .* it must be a mapping of options"),
+        ({"epochs": 0}, "epochs is 0; it must be 1 or more"),
+        ({"epochs": "ten"}, "epochs is 'ten'"),
+        ({"precision": "bf61"}, "precision is 'bf61'; did you mean 'bf16'?"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?").replace("(", r"\(")):
+        change(TrainConfig(), changes)

@@ -1,0 +1,194 @@
+"""Evidence: figures worked out by hand, or by scikit-learn; attention held against what the last block is given."""
+
+import pytest
+import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch import nn
+
+import vitrail
+from vitrail.data.dataset import Batch
+from vitrail.errors import DataError, Unsupported
+from vitrail.training.evidence import class_attention, collect, confusions, interval, views
+
+CLASSES = ("cat", "dog", "owl")
+
+
+class Oracle(nn.Module):
+    """A task that reads the answer from the image: its first K pixels are the probabilities."""
+
+    def __init__(self, count: int, *, threshold: float | None = None) -> None:
+        super().__init__()
+        self.count, self.threshold = count, threshold
+
+    def predict(self, images):
+        assert not self.training
+        probabilities = images.flatten(1)[:, : self.count]
+        if self.threshold is not None:
+            return {"probabilities": probabilities, "chosen": probabilities >= self.threshold}
+        return {"probabilities": probabilities, "chosen": probabilities == probabilities.amax(dim=1, keepdim=True)}
+
+
+def prepare(images):
+    return images.float() / 100
+
+
+def batches(percent: list[list[int]], labels: torch.Tensor, size: int = 2) -> list[Batch]:
+    """Images of 2 x 2 pixels and one channel that hold probabilities in per cent."""
+    images = torch.zeros(len(percent), 1, 2, 2, dtype=torch.uint8)
+    images.view(len(percent), 4)[:, : len(percent[0])] = torch.tensor(percent, dtype=torch.uint8)
+    ids = torch.arange(100, 100 + len(percent))
+    return [Batch(*part) for part in zip(images.split(size), labels.split(size), ids.split(size), strict=True)]
+
+
+SINGLE = batches([[90, 10, 0], [20, 70, 10], [60, 30, 10], [5, 95, 0], [30, 30, 40]], torch.tensor([0, 0, 1, 2, 2]))
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "expected"),
+    [(0.5, 100, (0.4038, 0.5962)), (0.0, 10, (0.0, 0.2775)), (1.0, 10, (0.7225, 1.0)), (0.9, 1000, (0.8798, 0.9171))],
+)
+def test_interval_of_a_share(share, count, expected):
+    assert interval(share, count) == pytest.approx(expected, abs=1e-4)
+
+
+def test_interval_of_nothing_is_refused():
+    with pytest.raises(DataError, match="at least one"):
+        interval(0.5, 0)
+
+
+def test_one_label_by_hand():
+    found = collect(Oracle(3), SINGLE, prepare=prepare, classes=CLASSES, bins=10)
+    assert found.images == 5
+    assert found.confusion.tolist() == [[1, 1, 0], [1, 0, 0], [0, 1, 1]]
+    assert found.metrics["accuracy"] == pytest.approx(0.4)
+    assert found.intervals["accuracy"] == pytest.approx(interval(0.4, 5))
+    assert "top5" not in found.metrics  # of three classes, five are always right
+    # Both predictions above 0.9 share a bin: mean confidence 0.925, half of them right.
+    assert found.metrics["ece"] == pytest.approx((2 * 0.425 + 0.7 + 0.6 + 0.6) / 5, abs=1e-6)
+    assert sum(one.size for one in found.calibration) == 5
+    assert found.calibration[9] == pytest.approx((0.925, 0.5, 2))
+
+
+def test_mistakes_come_surest_first_and_examples_one_a_class():
+    task = Oracle(3).train()
+    found = collect(task, SINGLE, prepare=prepare, classes=CLASSES, mistakes=2, where="photo {}".format)
+    assert task.training
+    assert [(one.truth, one.predicted, one.name) for one in found.mistakes] == [
+        ("owl", "dog", "photo 103"),
+        ("cat", "dog", "photo 101"),
+    ]
+    assert found.mistakes[0].confidence == pytest.approx(0.95)
+    assert torch.equal(found.mistakes[0].image, SINGLE[1].images[1])
+    assert [(one.truth, one.name) for one in found.examples] == [
+        ("cat", "photo 100"),
+        ("dog", "photo 102"),
+        ("owl", "photo 103"),
+    ]
+    assert len(collect(task, SINGLE, prepare=prepare, classes=CLASSES, examples=2).examples) == 2
+
+
+def test_figures_by_class_are_those_of_scikit_learn():
+    percent = torch.randint(0, 100, (200, 4))
+    labels = torch.randint(0, 4, (200,))
+    found = collect(Oracle(4), batches(percent.tolist(), labels, 64), prepare=prepare, classes=tuple("abcd"))
+    said = percent.argmax(dim=1)
+    assert found.confusion.tolist() == confusion_matrix(labels, said).tolist()
+    peer = precision_recall_fscore_support(labels, said)
+    for row, values in zip(found.per_class, zip(*peer, strict=True), strict=True):
+        assert (row["precision"], row["recall"], row["F1"], row["images"]) == pytest.approx(values)
+
+
+def test_top_five_and_a_class_without_images():
+    percent = [[40, 20, 15, 10, 8, 7, 0]]
+    images = torch.zeros(1, 1, 2, 4, dtype=torch.uint8)
+    images.view(1, 8)[:, :7] = torch.tensor(percent)
+    for label, right in ((4, 1.0), (5, 0.0)):
+        batch = Batch(images, torch.tensor([label]), torch.tensor([0]))
+        found = collect(Oracle(7), [batch], prepare=prepare, classes=tuple("abcdefg"))
+        assert found.metrics["top5"] == right
+        assert found.per_class[1]["recall"] is None
+
+
+def test_several_labels():
+    labels = torch.tensor([[1.0, 0, 1], [0, 0, 0], [0, 1, 0]])
+    data = batches([[90, 20, 80], [10, 10, 70], [5, 2, 10]], labels)
+    found = collect(Oracle(3, threshold=0.5), data, prepare=prepare, classes=CLASSES)
+    assert found.confusion is None
+    assert found.metrics["exact"] == pytest.approx(1 / 3)
+    assert found.metrics["label_accuracy"] == pytest.approx(7 / 9)
+    assert [(one.truth, one.predicted) for one in found.mistakes] == [("dog", "none"), ("none", "owl")]
+    assert found.mistakes[0].confidence == pytest.approx(0.98)
+    assert [row["recall"] for row in found.per_class] == [1.0, 0.0, 1.0]
+    assert [one.truth for one in found.examples] == ["cat, owl", "dog", "cat, owl"]
+    strict = collect(Oracle(3, threshold=0.75), data, prepare=prepare, classes=CLASSES)
+    assert [(one.truth, one.predicted) for one in strict.mistakes] == [("dog", "none")]
+
+
+def test_no_images_are_refused():
+    with pytest.raises(DataError, match="validation split is empty"):
+        collect(Oracle(3), [], prepare=prepare, classes=CLASSES)
+
+
+def test_worst_confusions():
+    rows = confusions(torch.tensor([[5, 3, 0], [0, 9, 1], [2, 3, 5]]), CLASSES, most=3)
+    assert [(row["is"], row["taken for"], row["images"]) for row in rows] == [
+        ("cat", "dog", 3),
+        ("owl", "dog", 3),
+        ("owl", "cat", 2),
+    ]
+    assert rows[0]["of its class"] == 3 / 8
+    assert confusions(torch.eye(3, dtype=torch.long), CLASSES) == []
+
+
+def tiny(**changes):
+    options = {"image_size": (16, 24), "dim": 32, "depth": 2, "num_heads": 2, "patch": {"size": 8}, "num_classes": 3}
+    return vitrail.create("vit_tiny_patch16", **{**options, **changes})
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "res_post"])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_attention_is_of_what_the_last_block_is_given(placement, registers):
+    model = tiny(norm_placement=placement, registers=registers, dropout=0.1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    images = torch.rand(3, 3, 16, 24)
+    given = []
+    hook = model.blocks[-1].attention.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    model.eval()(images)
+    hook.remove()
+    whole = model.blocks[-1].attention.weights(given[0], (2, 3)).mean(dim=1)  # B P+N P+N
+    found = class_attention(model.train(), images)
+    assert model.training
+    assert found.shape == (3, 2, 3)
+    torch.testing.assert_close(found.flatten(1), whole[:, 0, 1 + registers :])
+    assert (found.sum(dim=(1, 2)) < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"class_token": False, "pool": "mean"}, "no class token"),
+        ({"pool": "mean"}, "reads the pool 'mean'"),
+        ({"depth": 0}, "no blocks"),
+    ],
+)
+def test_attention_that_says_nothing_is_refused(changes, reason):
+    with pytest.raises(Unsupported, match=reason):
+        class_attention(tiny(**changes), torch.rand(1, 3, 16, 24))
+
+
+def test_views_pair_pictures_with_maps():
+    model = tiny(channels=1, image_size=(16, 16)).eval()
+    images = torch.randint(0, 255, (4, 1, 16, 16), dtype=torch.uint8)
+
+    class Task(nn.Module):
+        def predict(self, images):
+            probabilities = model(images).softmax(-1)
+            return {"probabilities": probabilities, "chosen": probabilities > 0.5}
+
+    batch = Batch(images, torch.tensor([0, 1, 2, 0]), torch.arange(4))
+    found = collect(Task(), [batch], prepare=prepare, classes=CLASSES)
+    seen = views(model, found.examples, prepare=prepare)
+    assert [view.picture.truth for view in seen] == list(CLASSES)
+    torch.testing.assert_close(seen[1].attention, class_attention(model, prepare(images[1:2]))[0])
+    assert views(model, (), prepare=prepare) == ()

@@ -1,0 +1,100 @@
+"""What a run says and writes down."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from vitrail.errors import ConfigError
+from vitrail.training.logs import Logs
+
+ENTRY = {
+    "epoch": 1, "step": 4, "lr": 0.1, "train": {"loss": 1.25}, "val": {"accuracy": 0.5},
+    "seconds": 2.0, "images_per_second": 1234.5, "waiting": 0.031,
+}  # fmt: skip
+
+
+def written(folder: Path, *, terminal: bool, **options: bool) -> tuple[str, list[dict]]:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
+    with Logs(folder, images=16, console=console, **options) as logs:
+        logs.begin(0, 3, 4, 0, 0.0)
+        logs.step(2, {"loss": 1.5}, 0.0)
+        if logs._bar is not None:
+            logs._bar.refresh()
+        logs.end(ENTRY, best=True)
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return console.file.getvalue(), [json.loads(line) for line in lines]
+
+
+def test_one_line_an_epoch_where_there_is_no_terminal(tmp_path: Path) -> None:
+    said, lines = written(tmp_path, terminal=False)
+    assert said == "epoch 1/3  loss 1.2500  val  accuracy 0.5000  1,234 images/s  waiting 3.1 %  best\n"
+    assert lines[0]["train/loss"] == 1.25
+    assert lines[0]["step"] == 4
+
+
+def test_a_bar_in_a_terminal(tmp_path: Path) -> None:
+    said, _ = written(tmp_path, terminal=True)
+    assert re.search(r"epoch 1/3 .*2/4 loss 1.5000  [\d,]+ images/s  waiting 0.0 %", said)
+    assert "accuracy 0.5000" in said
+
+
+def test_other_processes_keep_silent_and_write_nothing(tmp_path: Path) -> None:
+    said, lines = written(tmp_path, terminal=True, main=False)
+    assert (said, lines) == ("", [])
+
+
+def test_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Logs(tmp_path).say("[bold]runs/x[/bold]")
+    assert capsys.readouterr().err == "[bold]runs/x[/bold]\n"
+
+
+def test_resume_forgets_what_comes_again(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"ste')
+    Logs(tmp_path, silent=True).resume(8)
+    assert file.read_text() == '{"step": 4}\n{"step": 8}\n'
+
+
+def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Logs(tmp_path, sinks=["tensorboard"], silent=True) as logs:
+        logs.begin(0, 1, 4, 0, 0.0)
+        logs.end(ENTRY, best=False)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("val/accuracy")] == [(4, 0.5)]
+
+
+def test_wandb_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install 'vitrail\[wandb\]'"):
+        Logs(tmp_path, sinks=["wandb"])
+
+
+def test_wandb_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple] = []
+
+    class Service:
+        @staticmethod
+        def init(**options: object) -> "Service":
+            calls.append(("init", options["name"]))
+            return Service()
+
+        def log(self, values: dict, step: int) -> None:
+            calls.append(("log", step, values["train/loss"]))
+
+        def finish(self) -> None:
+            calls.append(("finish",))
+
+    monkeypatch.setitem(__import__("sys").modules, "wandb", Service)
+    with Logs(tmp_path, sinks=["wandb"], silent=True) as logs:
+        logs.begin(0, 1, 4, 0, 0.0)
+        logs.end(ENTRY, best=False)
+    assert calls == [("init", tmp_path.name), ("log", 4, 1.25), ("finish",)]

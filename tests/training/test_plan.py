@@ -1,0 +1,138 @@
+"""What is decided before the first step, and why."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from registered import tiny
+from small_data import grey_squares, photos, split
+
+from vitrail.errors import ConfigError, TrainingError
+from vitrail.layers.lora import LoRALinear
+from vitrail.models.checkpoint import save
+from vitrail.tasks.distill import Distill
+from vitrail.training.plan import look, make_plan, plan_to_dict, read_plan, stored_size
+
+OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
+
+
+def test_small_grey_images_get_a_small_model_of_one_channel_and_it_is_said() -> None:
+    plan = make_plan(split(grey_squares(40, size=30)))
+    config = plan.backbone_config
+    assert (plan.config.model, config.image_size, config.channels, config.num_classes) == (
+        "vit32_small",
+        (28, 28),
+        1,
+        2,
+    )
+    assert any("vit32_small" in note for note in plan.notes)
+    assert any("grey" in note for note in plan.notes)
+
+
+def test_a_named_model_keeps_its_size_and_small_images_are_mentioned() -> None:
+    plan = make_plan(split(photos(20, size=32)), model="vit_tiny_patch16", changes={"options": OPTIONS})
+    assert plan.backbone_config.image_size == (224, 224)
+    assert any("only about 32 x 32" in note for note in plan.notes)
+    plan = make_plan(split(photos(20, size=32)), model="vit_tiny_patch16", changes={"image_size": 32})
+    assert plan.backbone_config.image_size == (32, 32)
+
+
+def test_large_photos_get_the_usual_model() -> None:
+    plan = make_plan(split(photos(4, size=200)))
+    assert plan.config.model == "vit_tiny_patch16"
+    assert any("no model was named" in note for note in plan.notes)
+
+
+def test_a_recipe_and_changes_go_over_one_another() -> None:
+    plan = make_plan(
+        split(photos(20, size=32)), recipe="cifar10-small", changes={"epochs": 3, "optimiser": {"lr": 0.1}}
+    )
+    assert (plan.config.epochs, plan.config.optimiser.lr, plan.config.optimiser.weight_decay) == (3, 0.1, 0.05)
+    assert plan.config.model == "vit32_small"
+
+
+def test_a_misspelt_option_of_the_model_or_the_recipe() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'depth'"):
+        make_plan(split(photos(20)), model="vit32_small", changes={"options": {"dept": 2}})
+    with pytest.raises(ConfigError, match="did you mean 'vit32_small'"):
+        make_plan(split(photos(20)), model="vit32_smal")
+
+
+def test_two_tasks_of_a_plan_are_equal() -> None:
+    plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS})
+    first, second = plan.task().state_dict(), plan.task().state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def pretrained(folder: Path) -> Path:
+    model = tiny("vit32_small", num_classes=7)
+    return save(model, folder / "weights").parent
+
+
+def test_fine_tuning_starts_from_the_weights_with_a_fresh_head(tmp_path: Path) -> None:
+    start = pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = make_plan(split(photos(20)), start=start, changes={"options": {"drop_path": 0.3}})
+        state, blank = plan.task().backbone.state_dict(), plan.task(blank=True).backbone.state_dict()
+    assert plan.config.optimiser.layer_decay == 0.75  # the recipe "finetune"
+    assert plan.backbone_config.num_classes == 2
+    assert plan.backbone_config.drop_path == 0.3
+    assert not torch.equal(state["blocks.0.norm1.weight"], blank["blocks.0.norm1.weight"])
+    with warnings.catch_warnings(), pytest.raises(ConfigError, match=r"options \(depth\) change what the weights"):
+        warnings.simplefilter("ignore")
+        make_plan(split(photos(20)), start=start, changes={"options": {"depth": 3}})
+
+
+def test_lora_and_freezing_are_applied_and_said() -> None:
+    changes = {"options": OPTIONS, "lora": 2}
+    plan = make_plan(split(photos(20)), model="vit32_small", changes=changes)
+    task = plan.task()
+    assert any(isinstance(module, LoRALinear) for module in task.modules())
+    assert any("parameters learn" in note for note in plan.notes)
+    plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS, "freeze_until": "blocks.1"})
+    assert not plan.task().backbone.patch.projection.weight.requires_grad
+
+
+def test_a_teacher_makes_it_distillation() -> None:
+    teacher = tiny("vit32_small", num_classes=2, image_size=(32, 32), patch={"size": 4})
+    plan = make_plan(
+        split(photos(20)), model="vit32_small", teacher=teacher,
+        changes={"options": OPTIONS, "distill": {"kind": "hard"}},
+    )  # fmt: skip
+    task = plan.task()
+    assert isinstance(task, Distill)
+    assert task.kind == "hard"
+
+
+def test_stored_sizes() -> None:
+    data = photos(4, size=32)
+    assert stored_size(data, (32, 32), cropped=True) == (32, 32)  # in memory already
+    assert stored_size(data, (8, 8), cropped=False) == (8, 8)
+    data.array = None
+    assert stored_size(data, (224, 224), cropped=True) == (256, 256)
+    assert stored_size(data, (224, 224), cropped=False) == (224, 224)
+
+
+def test_look_takes_the_median_and_passes_over_broken_images() -> None:
+    data = photos(40, size=32, broken=range(0, 40, 4))
+    assert (look(data).height, look(data).grey) == (32, False)
+
+
+def test_a_plan_is_found_again(tmp_path: Path) -> None:
+    plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS})
+    (tmp_path / "run.json").write_text(json.dumps(plan_to_dict(plan, val=None)))
+    again = read_plan(tmp_path, data=plan.data)
+    assert (again.config, again.model) == (plan.config, json.loads(json.dumps(plan.model)))
+    with pytest.raises(TrainingError, match="give it again to resume"):
+        read_plan(tmp_path)
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"holds no run to resume: there is no run\.json"):
+        read_plan(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(TrainingError, match="is damaged"):
+        read_plan(tmp_path)

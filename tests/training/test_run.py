@@ -1,0 +1,166 @@
+"""A whole run: from data to a model, and what is left in its folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_data import photos, split
+
+import vitrail
+from vitrail.errors import ConfigError, DataError, TrainingError
+from vitrail.models.checkpoint import load
+from vitrail.training.run import Run, train
+
+SMALL = {
+    "model": "vit32_small", "image_size": 16, "options": {"dim": 32, "depth": 2, "num_heads": 2}, "batch_size": 16,
+    "epochs": 2, "device": "cpu", "silent": True, "augment": {"crop": "shift", "padding": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    data = split(photos(64, size=16), test=10)
+    return train(data, folder=tmp_path_factory.mktemp("runs") / "one", **SMALL, optimiser={"lr": 3e-3}, ema=0.9)
+
+
+def test_a_run_gives_a_model_metrics_and_history(done: Run) -> None:
+    assert done.metrics["accuracy"] > 0.9
+    assert done.metrics["test_accuracy"] > 0.9
+    assert [entry["epoch"] for entry in done.history] == [1, 2]
+    assert not done.model.training
+    assert done.model.labels == ("dark", "light")
+
+
+def test_the_folder_is_a_checkpoint_of_the_best_model(done: Run) -> None:
+    model = load(done.folder)
+    assert model.labels == ("dark", "light")
+    assert all(torch.equal(value, done.model.state_dict()[name]) for name, value in model.state_dict().items())
+    names = {item.name for item in done.folder.iterdir()}
+    assert names == {"model.safetensors", "config.json", "best.json", "run.json", "metrics.jsonl", "checkpoints"}
+
+
+def test_run_json_says_what_was_decided(done: Run) -> None:
+    about = json.loads((done.folder / "run.json").read_text())
+    assert about["recipe"]["optimiser"]["lr"] == 3e-3
+    assert about["classes"] == ["dark", "light"]
+    assert "made for a test" in about["notes"]
+    assert {"torch", "vitrail", "device", "precision"} <= about["environment"].keys()
+
+
+def test_the_report_is_written(done: Run) -> None:
+    page = done.report()
+    assert page == done.folder / "report.html"
+    assert "vit32_small" in page.read_text()
+    page.unlink()
+
+
+def test_a_finished_run_resumes_to_itself(done: Run) -> None:
+    again = train(done.plan.data, folder=done.folder, resume=True, device="cpu", silent=True)
+    assert again.metrics == done.metrics
+    assert again.history == done.history
+
+
+def test_a_resume_with_another_model_or_recipe_is_refused(done: Run) -> None:
+    with pytest.raises(TrainingError, match=r"recipe\.model was vit32_small, is vit32_base"):
+        train(done.plan.data, folder=done.folder, resume=True, model="vit32_base", device="cpu", silent=True)
+    with pytest.raises(TrainingError, match=r"recipe\.epochs was 2, is 5"):
+        train(done.plan.data, folder=done.folder, resume=True, epochs=5, device="cpu", silent=True)
+    with pytest.raises(TrainingError, match=r"data\.images was 64, is 40"):
+        train(split(photos(40, size=16)), folder=done.folder, resume=True, device="cpu", silent=True)
+    train(done.plan.data, folder=done.folder, resume=True, keep=1, device="cpu", silent=True)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(done: Run) -> None:
+    with pytest.raises(TrainingError, match="holds a run already"):
+        train(done.plan.data, folder=done.folder, **SMALL)
+
+
+def test_the_package_can_be_called() -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        vitrail.train("nowhere/at/all", device="cpu", silent=True)
+
+
+def test_no_data_and_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train needs data, or resume"):
+        train(device="cpu")
+    with pytest.raises(TrainingError, match="holds no run to resume"):
+        train(folder=tmp_path, resume=True, device="cpu")
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match="the run cannot be kept in"):
+        train(split(photos(32, size=16)), folder=tmp_path / "file" / "run", **SMALL)
+
+
+def test_a_batch_larger_than_the_data_shrinks_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = SMALL | {"batch_size": 512, "epochs": 1, "silent": False, "accumulate": 3}
+    run = train(split(photos(20, size=16)), folder=tmp_path / "run", **options)
+    assert run.config.batch_size == 18
+    said = capsys.readouterr().err
+    assert "there are only 20 training images: batch_size is 18 instead of 512" in said
+    assert "made for a test" in said
+    assert "best epoch 1: accuracy" in said
+
+
+def test_a_batch_that_does_not_divide(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size 16 does not divide into 3 parts"):
+        train(split(photos(64, size=16)), folder=tmp_path / "run", **SMALL, accumulate=3)
+
+
+def test_lora_is_merged_into_what_is_kept(tmp_path: Path) -> None:
+    run = train(split(photos(32, size=16)), folder=tmp_path / "run", **SMALL, lora=2, eval_every=2)
+    assert "blocks.0.attention.qkv.lora_a" not in load_file(run.folder / "model.safetensors")
+    state = load_file(sorted((run.folder / "checkpoints").iterdir())[-1])
+    a, b, plain = (state[f"model.backbone.blocks.0.attention.qkv.{name}"] for name in ("lora_a", "lora_b", "weight"))
+    assert (b @ a).abs().max() > 1e-5
+    assert torch.allclose(load(run.folder).blocks[0].attention.qkv.weight, plain + b @ a, atol=1e-6)
+
+
+def test_folders_are_named_after_the_data_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = SMALL | {"epochs": 1}
+    names = [train(split(photos(32, size=16)), **options).folder for _ in range(2)]
+    assert names == [Path("runs/made-vit32_small"), Path("runs/made-vit32_small-2")]
+
+
+INTERRUPTED = """
+import os, signal, sys
+import vitrail.training.loop as loop_module
+from vitrail.training.run import train
+step = loop_module.Loop._step
+def stepped(self, parts):
+    if self.progress.step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGTERM)
+    step(self, parts)
+loop_module.Loop._step = stepped
+if sys.argv[3] == "resume":
+    train(folder=sys.argv[1], resume=True, device="cpu")
+else:
+    train("demo", folder=sys.argv[1], model="vit32_small", image_size=28, device="cpu", epochs=1, batch_size=3000,
+          options={"dim": 16, "depth": 1, "num_heads": 2, "patch": {"size": 14}})
+"""
+
+
+def test_a_run_of_a_named_source_is_stopped_by_sigterm_and_resumed(tmp_path: Path) -> None:
+    def life(folder: Path, step: int, mode: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", INTERRUPTED, str(folder), str(step), mode]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+    through = life(tmp_path / "through", -1, "new")
+    assert through.returncode == 0, through.stderr
+    stopped = life(tmp_path / "stopped", 1, "new")
+    assert stopped.returncode == 143, stopped.stderr
+    assert f"go on with: vitrail train --resume {tmp_path / 'stopped'}" in stopped.stderr
+    resumed = life(tmp_path / "stopped", -1, "resume")
+    assert resumed.returncode == 0, resumed.stderr
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "stopped"))
+    assert all(torch.equal(first[name], second[name]) for name in first)

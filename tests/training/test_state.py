@@ -1,0 +1,131 @@
+"""Checkpoints: whole, checked, rotating; resumed only as the run they are of."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import bits, resumed, same_bits, small_loop
+
+from vitrail.errors import CheckpointError, Notice, TrainingError
+from vitrail.training.state import Header, Progress, Store, differences
+
+TESTS = Path(__file__).parent.parent
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    loop.run(until=3)
+    loop.save()
+    again = resumed(tmp_path)
+    assert again.progress == loop.progress
+    assert same_bits(bits(loop), bits(again))
+    assert again.learner.ema.updates == 3
+    names = {name.split(".")[0] for name in bits(again)}
+    assert names == {"model", "ema", "optimiser"}
+    assert any(tensor.any() for name, tensor in bits(again).items() if name.endswith("exp_avg_sq"))
+
+
+def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, keep=2)
+    store = loop.store
+    for step in range(1, 7):
+        loop.progress.step = step
+        loop.progress.best_step = 2
+        store.save(loop.learner, loop.progress, loop.identity)
+    assert store.steps() == [2, 5, 6]
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    loop.run(until=2)
+    loop.save()
+    loop.run(until=3)
+    newest = loop.save()
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(Notice, match="step-000000003.safetensors is damaged: its checksum does not match"):
+        assert resumed(tmp_path).progress.step == 2
+    newest.write_bytes(content[:100])
+    with pytest.warns(Notice, match="damaged or no safetensors file"):
+        assert resumed(tmp_path).progress.step == 2
+
+
+def test_nothing_to_resume_from(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="holds no checkpoint to resume from; start it without resume"):
+        resumed(tmp_path)
+
+
+def test_another_model_or_recipe_is_refused_with_all_differences(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    loop.run(until=1)
+    loop.save()
+    with pytest.raises(TrainingError) as refused:
+        resumed(tmp_path, model={"dim": 64}, optimiser={"lr": 0.5})
+    message = str(refused.value)
+    assert "recipe.optimiser.lr was 0.003, is 0.5" in message
+    assert "model.dim was 32, is 64" in message
+    assert "depth" not in message
+
+
+def test_leftovers_of_a_kill_are_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in (".step-000000009.safetensors.abc", "step-9.safetensors", "step-000000009"):
+        (tmp_path / "checkpoints" / name).touch()
+    assert Store(tmp_path / "checkpoints").steps() == []
+
+
+FULL_DISK = """
+import resource, signal, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from small_run import small_loop
+from vitrail.errors import CheckpointError
+loop = small_loop(Path({folder!r}))
+loop.run(until=1)
+loop.save()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # every further byte of a file fails, as on a full disk
+loop.run(until=2)
+try:
+    loop.save()
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+    code = FULL_DISK.format(tests=str(TESTS), folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "could not be written" in done.stdout, done.stderr
+    assert [item.name for item in (tmp_path / "checkpoints").iterdir()] == ["step-000000001.safetensors"]
+    assert resumed(tmp_path).progress.step == 1
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    loop = small_loop(tmp_path)
+    with pytest.raises(CheckpointError, match="could not be written"):
+        loop.save()
+
+
+def test_header_round_trip() -> None:
+    progress = Progress(epoch=2, done=1, step=9, best=0.5, sums={"loss": 0.1 + 0.2}, history=[{"epoch": 1}])
+    header = Header({"recipe": {"lr": 0.1}}, progress, {"ema": 3, "scaler": {}})
+    assert Header.from_json(header.to_json()) == header
+
+
+def test_differences_are_named_by_their_path() -> None:
+    assert differences({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 2, "c": (1, 2)}, "d": None}) == ["a.b was 1, is 2"]
+    assert differences({"a": 1}, {}) == ["a was 1, is None"]
+    assert differences({"a": "x" * 100}, {"a": "y"}) == [f"a was {'x' * 57}..., is y"]
+
+
+def test_sums_survive_exactly(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    loop.run(until=3)
+    loop.save()
+    total = resumed(tmp_path).progress.sums["loss"]
+    assert torch.tensor(total).item() == loop.totals["loss"].item()
