@@ -193,7 +193,7 @@ def test_an_epoch_cannot_be_taken_up_after_its_end(make):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_reach_the_gpu(make, monkeypatch):
-    there = make(device="cuda", count=500, batch_size=64)
+    there = make(device="cuda", count=250, batch_size=64)
     for batch in there.epoch(0):
         assert batch.images.is_cuda
         assert torch.equal(batch.images[:, 0, 0, 0].long() * 10, batch.labels)
