@@ -96,7 +96,7 @@ def test_patch_gives_the_grid_it_promised(config, channels, size):
 
 @every(PATCHES)
 def test_patch_counts_rows_first(config):
-    layer, size = randomise(config.build(3, DIM)), (96, 64)
+    layer, size = randomise(config.build(3, DIM)).eval(), (96, 64)
     rows, columns = config.grid(size)
     images = torch.zeros(1, 3, *size)
     for row, column in itertools.product(range(rows), range(columns)):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from registered import randomise
 
 from vitrail.errors import InputError
-from vitrail.layers.patch import LinearPatchConfig, patchify
+from vitrail.layers.patch import ConvStemConfig, LinearPatchConfig, patchify
 
 
 def embed(channels=3, **options):
@@ -81,3 +81,18 @@ def test_sizes_that_do_not_divide_name_the_nearest(options, image, nearest):
     assert f"an image of {image[0]} x {image[1]} pixels" in str(caught.value)
     assert str(caught.value).endswith(f"the nearest size that does is {nearest}")
     config.grid(tuple(map(int, nearest.split(" x "))))
+
+
+@pytest.mark.parametrize(("halvings", "grid"), [(1, (16, 24)), (2, (8, 12)), (3, (4, 6))])
+def test_a_conv_stem_halves_the_image_and_doubles_the_width(halvings, grid):
+    config = ConvStemConfig(halvings=halvings)
+    stem = config.build(2, 32)
+    assert config.grid((32, 48)) == grid
+    assert stem(torch.randn(2, 2, 32, 48)).shape == (2, grid[0] * grid[1], 32)
+    widths = [layer.out_channels for layer in stem.steps if isinstance(layer, torch.nn.Conv2d)]
+    assert widths == [32 >> (halvings - 1 - index) for index in range(halvings)]
+
+
+def test_a_conv_stem_names_a_size_that_fits():
+    with pytest.raises(InputError, match="nearest size that does is 32 x 24"):
+        ConvStemConfig(halvings=3).grid((30, 24))

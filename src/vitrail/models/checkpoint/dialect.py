@@ -91,9 +91,10 @@ def to_ours(found: Found, model: Backbone) -> dict[str, Tensor]:
             tensor = _join(each, [found.tensors[name] for name in each.theirs])
         except (RuntimeError, IndexError):
             tensor = found.tensors[each.theirs[0]]
-        if tensor.shape != wanted[each.ours].shape or not tensor.is_floating_point():
+        ours = wanted[each.ours]
+        if tensor.shape != ours.shape or tensor.is_floating_point() != ours.is_floating_point():
             shapes = ", ".join(f"{name} {_seen(found.tensors[name])}" for name in each.theirs)
-            misshaped.append(f"{shapes} for {each.ours} {tuple(wanted[each.ours].shape)}")
+            misshaped.append(f"{shapes} for {each.ours} {tuple(ours.shape)}")
             continue
         state[each.ours] = tensor
     ruled = {each.ours for each in expand(found.rules, depth_of(wanted))}
