@@ -18,12 +18,23 @@ M = TypeVar("M", bound=nn.Module)
 SMALL = {"dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5, "layer_scale": 0.5}
 
 
+# Numbers that change what a layer does; flags and words are varied without being listed.
+NUMBERS: dict[str, dict[str, Any]] = {
+    "linear": {"size": (12, 12), "stride": (8, 8), "padding": (2, 2)},
+    "conv": {"halvings": 2},
+    "softmax": {"head_dim": 12, "temperature": 0.5},
+    "rope": {"reference": (7, 5), "theta": 100.0},
+}
+
+
 def variants(base: type[Choice]) -> dict[str, Any]:
     """Every kind as it stands, and once more for each other value of its flags and its words."""
     found = {}
     for kind, cls in base.kinds.items():
         default, hints = cls(), typing.get_type_hints(cls)
         found[kind] = default
+        if kind in NUMBERS:
+            found[f"{kind}-numbers"] = dataclasses.replace(default, **NUMBERS[kind])
         for field in dataclasses.fields(default):
             for value in _values(hints[field.name]):
                 if value != getattr(default, field.name):

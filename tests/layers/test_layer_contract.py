@@ -85,6 +85,15 @@ def test_compiles_whole(name):
     torch.testing.assert_close(compiled(*arguments), layer(*arguments))
 
 
+@every_layer
+def test_exports_with_any_batch(name):
+    layer, arguments = layers()[name]
+    shapes = ({0: torch.export.Dim("batch")},) * len(arguments)
+    program = torch.export.export(layer, arguments, dynamic_shapes=shapes).module()
+    more = [torch.cat([argument, argument[:1]]) for argument in arguments]
+    torch.testing.assert_close(program(*more), layer(*more))
+
+
 @every(PATCHES)
 @pytest.mark.parametrize("channels", [1, 4, 13])
 @pytest.mark.parametrize("size", [(96, 64), (32, 128)], ids=str)

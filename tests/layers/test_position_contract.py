@@ -106,6 +106,16 @@ def test_compiles_whole(config, grid):
     torch.testing.assert_close(compiled(zeros(grid=grid), grid), layer(zeros(grid=grid), grid))
 
 
+@every_added
+@pytest.mark.parametrize("grid", [GRID, OTHER], ids=["own", "other"])
+def test_exports_with_any_batch(config, grid):
+    layer, tokens = make(config), zeros(grid=grid)
+    shapes = ({0: torch.export.Dim("batch")}, (None, None))
+    program = torch.export.export(layer, (tokens, grid), dynamic_shapes=shapes).module()
+    more = torch.cat([tokens, tokens + 1])
+    torch.testing.assert_close(program(more, grid), layer(more, grid))
+
+
 def shuffled(model: Backbone, images: Tensor) -> Tensor:
     """The images with their columns of patches reversed: 3 x 2 patches of 8 pixels."""
     left, right = images.split(8, dim=3)
