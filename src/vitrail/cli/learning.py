@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vitrail.cli.options import busy, read_changes
+from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError
 
 DEMO = Path("runs/demo")
@@ -78,12 +78,7 @@ def evaluate(options: argparse.Namespace) -> None:
     batches = Batches(packed, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
     with busy(f"judging {len(packed):,} images"):
         report = judge(task, batches, prepare=trained.prepare)
-    if options.html:
-        report.to_html(options.html)
-    if options.json:
-        print(report.to_json())  # noqa: T201
-    else:
-        report.print()
+    show_report(report, options)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -115,12 +110,7 @@ def doctor(options: argparse.Namespace) -> None:
     size = (224, 224) if cost is None else cost.image_size
     with busy(f"examining {options.data}"):
         report = examine(options.data, val=options.val, image_size=size, cost=None if cost is None else cost.numbers)
-    if options.html:
-        report.to_html(options.html)
-    if options.json:
-        print(report.to_json())  # noqa: T201
-    else:
-        report.print()
+    show_report(report, options)
 
 
 def demo(options: argparse.Namespace) -> None:

@@ -6,9 +6,12 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import ConfigError, Notice
+
+if TYPE_CHECKING:
+    from vitrail.report import Report
 
 
 def image_size(text: str) -> int | tuple[int, int]:
@@ -42,6 +45,16 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             inner[last] = text
     return changes
+
+
+def show_report(report: "Report", options: argparse.Namespace) -> None:
+    """A report as `--json` and `--html` ask for it; tables in the terminal otherwise."""
+    if options.html:
+        report.to_html(options.html)
+    if options.json:
+        print(report.to_json())  # noqa: T201
+    else:
+        report.print()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.options import busy, read_changes
+from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,12 +57,7 @@ def info(options: argparse.Namespace) -> None:
     report = describe(model, batch=options.batch)
     if not is_known(options.model):
         report = replace(report, title=f"{report.title}, from {options.model}")
-    if options.html:
-        report.to_html(options.html)
-    if options.json:
-        print(report.to_json())  # noqa: T201
-    else:
-        report.print()
+    show_report(report, options)
 
 
 def _model(options: argparse.Namespace) -> "Backbone":
