@@ -15,11 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import parity_cases_hf
-import parity_cases_timm
 import peers
 import torch
 from parity import Case, compare
+from parity_families import all_cases
 from rich.console import Console
 from rich.table import Table
 
@@ -47,11 +46,7 @@ def main() -> None:
 
     peers.transformers.logging.disable_progress_bar()
     peers.transformers.logging.set_verbosity_error()
-    rows = [
-        measure(case)
-        for case in [*parity_cases_timm.CASES, *parity_cases_hf.CASES]
-        if arguments.only in f"{case.peer} {case.name}"
-    ]
+    rows = [measure(case) for case in all_cases() if arguments.only in f"{case.peer} {case.name}"]
     table = Table("peer", "model", "image", "logits", "features", title="largest relative error in float64")
     for row in rows:
         numbers = (f"{row['logits']:.1e}", f"{row['features']:.1e}")

@@ -23,6 +23,7 @@ class Outputs(NamedTuple):
     logits: Tensor | None  # B K, or the pooled vector B D where there is no head; None: not compared
     intermediates: list[Tensor]  # B P+N D after every block, without the final norm; empty: not compared
     final: Tensor | None = None  # B P+N D after the final norm; None: not compared
+    levels: list[Tensor] = []  # noqa: RUF012  # B C h w as the stages left them, fine to coarse; empty: not compared
 
 
 class Errors(NamedTuple):
@@ -63,6 +64,10 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
         noise = torch.randn(parameter.shape, generator=generator)
         fan_in = parameter[0].numel() if parameter.ndim > 1 else 4
         parameter.copy_(noise * fan_in**-0.5 + (1.0 if parameter.ndim == 1 else 0.0))
+    for name, buffer in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            noise = torch.rand(buffer.shape, generator=generator)
+            buffer.copy_(noise + (0.5 if name.endswith("running_var") else 0.0))
     return model.eval()
 
 
@@ -70,7 +75,9 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 def ours(model: Backbone, images: Tensor) -> Outputs:
     """What our model says."""
     features = model.features(images)
-    return Outputs(model.classify(features), [_tokens(each) for each in model.intermediates(images)], _tokens(features))
+    blocks = model.intermediates(images)
+    tokens = [_tokens(each) for each in blocks]
+    return Outputs(model.classify(features), tokens, _tokens(features), list(blocks[-1].pyramid))
 
 
 def _tokens(features: Features) -> Tensor:
@@ -94,7 +101,10 @@ def differences(theirs: Outputs, mine: Outputs) -> Errors:
     """The largest relative errors; a tensor that the peer does not give is not compared."""
     if theirs.intermediates and len(theirs.intermediates) != len(mine.intermediates):
         raise AssertionError(f"{len(theirs.intermediates)} blocks of theirs, {len(mine.intermediates)} of ours")
+    if theirs.levels and len(theirs.levels) != len(mine.levels):
+        raise AssertionError(f"{len(theirs.levels)} levels of theirs, {len(mine.levels)} of ours")
     pairs = list(zip(theirs.intermediates, mine.intermediates, strict=False))
+    pairs += zip(theirs.levels, mine.levels, strict=False)
     if theirs.final is not None and mine.final is not None:
         pairs.append((theirs.final, mine.final))
     logits = 0.0

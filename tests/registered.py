@@ -12,6 +12,7 @@ from vitrail.config import Choice, apply, to_dict
 from vitrail.errors import InputError
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.registry import FAMILIES, build, presets, resolve
+from vitrail.models.staged import StagedConfig
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -57,10 +58,18 @@ def randomise(module: M) -> M:
 
 
 def shrunk(name: str) -> BackboneConfig:
-    """A preset's config with two blocks and a width of 32, patches of 8 pixels, and all its other options."""
+    """A preset's config with two blocks and a width of 32, patches of 8 pixels, and all its other options.
+
+    A model of stages has one block in each and two in the last but one.
+    """
     _, config = resolve(name)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     changes: dict[str, Any] = {key: value for key, value in SMALL.items() if fields.get(key) is not None}
+    if isinstance(config, StagedConfig):
+        stages = len(config.depths)
+        changes |= {"depths": (1,) * (stages - 2) + (2, 1), "dims": (16, 32, 48, 64)[:stages]}
+        if "num_heads" in fields:
+            changes["num_heads"] = (1, 2, 2, 4)[:stages]
     if hasattr(fields.get("patch"), "size"):
         changes["patch"] = {"size": 8}
     if getattr(fields.get("mlp"), "hidden", None) is not None:

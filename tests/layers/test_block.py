@@ -18,17 +18,17 @@ def make(**options):
 
 def pre(x, attention, mlp, norm1, norm2, gain1, gain2):
     x = x + gain1 * attention(norm1(x))
-    return x + gain2 * mlp(norm2(x))
+    return x + gain2 * mlp(norm2(x), GRID)
 
 
 def post(x, attention, mlp, norm1, norm2, gain1, gain2):
     x = norm1(x + gain1 * attention(x))
-    return norm2(x + gain2 * mlp(x))
+    return norm2(x + gain2 * mlp(x, GRID))
 
 
 def res_post(x, attention, mlp, norm1, norm2, gain1, gain2):
     x = x + gain1 * norm1(attention(x))
-    return x + gain2 * norm2(mlp(x))
+    return x + gain2 * norm2(mlp(x, GRID))
 
 
 @pytest.mark.parametrize("layer_scale", [None, 0.1])

@@ -15,7 +15,9 @@ from vitrail.layers.norm import LayerNormConfig, NormConfig
 from vitrail.layers.patch import PatchConfig
 from vitrail.layers.pool import PoolConfig
 
-DIM = 16
+DIM, GRID = 16, (3, 2)
+# MLPs whose hidden layer reads its neighbours; all others treat tokens alone.
+SPATIAL: frozenset[str] = frozenset()
 PATCHES, MLPS, NORMS, POOLS = (variants(base) for base in (PatchConfig, MLPConfig, NormConfig, PoolConfig))
 
 
@@ -24,14 +26,29 @@ def every(configs: dict) -> pytest.MarkDecorator:
 
 
 def pool_of(config: PoolConfig) -> nn.Module:
-    return randomise(config.build(Site(dim=DIM, num_heads=2, grid=(3, 2)), GeluMLPConfig())).eval()
+    return randomise(config.build(Site(dim=DIM, num_heads=2, grid=GRID), GeluMLPConfig())).eval()
+
+
+class OnGrid(nn.Module):
+    """A layer that takes the grid too, with its grid filled in."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layer(tokens, GRID)
+
+
+def mlp_of(config: MLPConfig, dropout: float = 0.0) -> nn.Module:
+    return randomise(OnGrid(config.build(DIM, norm=LayerNormConfig(), dropout=dropout)))
 
 
 def layers() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Each layer with arguments that it takes."""
     tokens, prefix, images = torch.randn(2, 6, DIM), torch.randn(2, 5, DIM), torch.randn(2, 3, 96, 64)
     found = {f"patch-{name}": (config.build(3, DIM), (images,)) for name, config in PATCHES.items()}
-    found |= {f"mlp-{name}": (config.build(DIM, norm=LayerNormConfig()), (tokens,)) for name, config in MLPS.items()}
+    found |= {f"mlp-{name}": (mlp_of(config), (tokens,)) for name, config in MLPS.items()}
     found |= {f"norm-{name}": (config.build(DIM), (tokens,)) for name, config in NORMS.items()}
     found |= {f"pool-{name}": (pool_of(config), (prefix, tokens)) for name, config in POOLS.items()}
     return {name: (randomise(layer).eval(), arguments) for name, (layer, arguments) in found.items()}
@@ -127,16 +144,19 @@ def test_patch_names_a_size_that_fits(config):
 
 @every(MLPS)
 def test_mlp_treats_tokens_alone(config):
-    layer = randomise(config.build(DIM, norm=LayerNormConfig())).double()
+    layer = mlp_of(config).double()
     tokens = torch.randn(2, 6, DIM, dtype=torch.float64)
     assert layer(tokens).shape == tokens.shape
-    torch.testing.assert_close(layer(tokens[:, 2:3]), layer(tokens)[:, 2:3])
+    louder = tokens.clone()
+    louder[:, 0] += 1
+    alone = torch.equal(layer(louder)[:, 1:], layer(tokens)[:, 1:])
+    assert alone == (config.kind not in SPATIAL)
     assert not torch.allclose(layer(2 * tokens), 2 * layer(tokens))  # not linear
 
 
 @every(MLPS)
 def test_mlp_drops_in_training_alone(config):
-    layer = randomise(config.build(DIM, norm=LayerNormConfig(), dropout=0.5))
+    layer = mlp_of(config, dropout=0.5)
     tokens = torch.randn(2, 6, DIM)
     assert not torch.equal(layer(tokens), layer(tokens))
     layer.eval()

@@ -41,7 +41,7 @@ def test_mlp_by_hand(inner_norm):
     if inner_norm:
         assert isinstance(layer.norm, nn.LayerNorm)
         hidden = layer.norm(hidden)
-    torch.testing.assert_close(layer(x), hidden @ layer.fc2.weight.T + layer.fc2.bias)
+    torch.testing.assert_close(layer(x, (1, 3)), hidden @ layer.fc2.weight.T + layer.fc2.bias)
 
 
 @pytest.mark.parametrize("inner_norm", [False, True])
@@ -54,7 +54,7 @@ def test_swiglu_by_hand(inner_norm):
     if inner_norm:
         assert isinstance(layer.norm, nn.RMSNorm)
         hidden = layer.norm(hidden)
-    torch.testing.assert_close(layer(x), hidden @ layer.fc2.weight.T + layer.fc2.bias)
+    torch.testing.assert_close(layer(x, (1, 3)), hidden @ layer.fc2.weight.T + layer.fc2.bias)
 
 
 @pytest.mark.parametrize(

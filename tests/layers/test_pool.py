@@ -40,7 +40,7 @@ def test_attention_pool_is_torchs_attention_and_a_residual_mlp():
         peer.out_proj.bias.copy_(layer.projection.bias)
     query = layer.query.expand(2, 1, DIM)
     pooled, weights = peer(query, patches, patches, average_attn_weights=False)
-    expected = (pooled + layer.mlp(layer.norm(pooled)))[:, 0]
+    expected = (pooled + layer.mlp(layer.norm(pooled), (1, 1)))[:, 0]
     torch.testing.assert_close(layer(prefix, patches), expected, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(layer.weights(patches), weights, atol=1e-12, rtol=1e-12)
     assert layer.weights(patches).shape == (2, 2, 1, 6)

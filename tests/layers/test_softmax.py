@@ -141,5 +141,5 @@ def test_dropout_of_weights_is_unbiased():
 
 
 def test_positions_that_are_added_elsewhere_are_refused():
-    with pytest.raises(Unsupported, match="softmax attention cannot use learned positions"):
+    with pytest.raises(Unsupported, match="SoftmaxAttention cannot use learned positions"):
         make(positions=(LearnedConfig(),))

@@ -69,7 +69,8 @@ def test_features_keep_the_contract(name):
     assert features.grid == (rows, columns)
     assert features.patches.shape[:2] == (2, rows * columns)
     assert features.prefix.shape[::2] == features.patches.shape[::2]
-    assert torch.equal(features.pyramid[0].flatten(2).transpose(1, 2), features.patches)
+    assert torch.equal(features.pyramid[-1].flatten(2).transpose(1, 2), features.patches)
+    assert [level.shape[2:] for level in features.pyramid] == list(model.config.grids(model.config.image_size))
     logits = model(images)
     assert logits.shape[0] == 2
     assert torch.equal(logits, model.classify(features))
@@ -80,9 +81,10 @@ def test_features_keep_the_contract(name):
 def test_intermediates_are_the_blocks(name):
     model = tiny(name)
     images = pictures(model)
-    first, last = model.intermediates(images)
-    assert first.patches.shape == last.patches.shape
-    assert not torch.allclose(first.patches, last.patches)
+    first, *_, before, last = found = [model.intermediates(images)[0], *model.intermediates(images)]
+    assert len(found) == 1 + len(model.blocks)
+    assert before.patches.shape != last.patches.shape or not torch.allclose(before.patches, last.patches)
+    assert [level.shape for level in last.pyramid] == [level.shape for level in model.features(images).pyramid]
     again = model.intermediates(images, layers=[-1, 0])
     assert torch.equal(again[0].patches, last.patches)
     assert torch.equal(again[1].prefix, first.prefix)

@@ -44,9 +44,9 @@ class Block(nn.Module):
         drop = self.drop_path
         if self.norm_placement == "pre":
             tokens = tokens + drop(self.scale1(self.attention(self.norm1(tokens), grid)))
-            return tokens + drop(self.scale2(self.mlp(self.norm2(tokens))))
+            return tokens + drop(self.scale2(self.mlp(self.norm2(tokens), grid)))
         if self.norm_placement == "post":
             tokens = self.norm1(tokens + drop(self.scale1(self.attention(tokens, grid))))
-            return self.norm2(tokens + drop(self.scale2(self.mlp(tokens))))
+            return self.norm2(tokens + drop(self.scale2(self.mlp(tokens, grid))))
         tokens = tokens + drop(self.scale1(self.norm1(self.attention(tokens, grid))))
-        return tokens + drop(self.scale2(self.norm2(self.mlp(tokens))))
+        return tokens + drop(self.scale2(self.norm2(self.mlp(tokens, grid))))

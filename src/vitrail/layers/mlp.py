@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Choice, Count, Positive
 from vitrail.layers.norm import NormConfig
+from vitrail.layers.patch import Grid
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
@@ -24,7 +25,7 @@ class MLPConfig(Choice):
 
     @abstractmethod
     def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
-        """The layer: B N D -> B N D."""
+        """The layer: B P+N D and their grid -> B P+N D."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
         hidden = self.drop(activate(self.fc1(tokens), self.activation))
         return self.drop(self.fc2(self.norm(hidden)))
@@ -83,7 +84,7 @@ class SwiGLU(nn.Module):
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
         gate, value = self.fc1(tokens).chunk(2, dim=-1)
         return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))

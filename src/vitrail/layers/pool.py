@@ -115,7 +115,7 @@ class AttentionPool(nn.Module):
         q, k, v = self._heads(patches)
         pooled = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # B A 1 d -> B 1 D
         pooled = self.projection(pooled)
-        return (pooled + self.mlp(self.norm(pooled)))[:, 0]
+        return (pooled + self.mlp(self.norm(pooled), (1, 1)))[:, 0]
 
     def weights(self, patches: Tensor) -> Tensor:
         """The explicit attention of the query over the patches: B A 1 N."""

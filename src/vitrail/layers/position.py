@@ -85,6 +85,13 @@ class Gridded(nn.Module):
     def resize(self, grid: Grid) -> None:
         """Resamples the layer in place, so that `grid` becomes its own."""
 
+    def resized(self, grid: Grid) -> bool:
+        """Resamples the layer where `grid` is not its own yet, and says whether it did."""
+        if grid == self.grid:
+            return False
+        self.resize(grid)
+        return True
+
     def reset_tables(self, like: Tensor) -> None:
         """Computes tables that are no weights anew, on the device and in the type of `like`."""
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import Config, Count, CountFromZero, apply
-from vitrail.errors import InputError, ResampledNotice
+from vitrail.errors import ConfigError, InputError, ResampledNotice
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded
+from vitrail.layers.stage import to_map
 
 
 class Features(NamedTuple):
@@ -24,11 +26,11 @@ class Features(NamedTuple):
     pyramid: tuple[Tensor, ...]  # B C h w each, fine to coarse; a plain ViT has one level
 
     @classmethod
-    def from_tokens(cls, tokens: Tensor, grid: Grid) -> Self:
-        """Splits B P+N D into prefix and patches: the only place that does."""
+    def from_tokens(cls, tokens: Tensor, grid: Grid, *, finer: tuple[Tensor, ...] = ()) -> Self:
+        """Splits B P+N D into prefix and patches, which are the last level after the `finer` ones."""
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         prefix, patches = tokens[:, :num_prefix], tokens[:, num_prefix:]
-        return cls(patches, grid, prefix, (patches.transpose(1, 2).unflatten(2, grid),))
+        return cls(patches, grid, prefix, (*finer, to_map(patches, grid)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +42,13 @@ class BackboneConfig(Config):
     num_classes: CountFromZero = 1000
     dynamic_size: bool = False
 
+    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
+        """The grid of each level for an image size, fine to coarse, or an error that names a size that fits."""
+        raise NotImplementedError(f"{type(self).__name__}.grids")
+
     def grid(self, image_size: tuple[int, int]) -> Grid:
-        """The grid of the first tokens for an image size, or an error that names a size that fits."""
-        raise NotImplementedError(f"{type(self).__name__}.grid")
+        """The grid of the patches for an image size, which is that of the last level."""
+        return self.grids(image_size)[-1]
 
 
 class Backbone(nn.Module):
@@ -53,6 +59,7 @@ class Backbone(nn.Module):
     """
 
     config: BackboneConfig
+    blocks: nn.ModuleList  # in their order, over all levels
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -75,6 +82,27 @@ class Backbone(nn.Module):
     @abstractmethod
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
+
+    @property
+    def levels(self) -> Sequence[nn.Module]:
+        """The parts of the model that work on the grid of each level, fine to coarse."""
+        return (self,)
+
+    def run(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """One block, recomputed in the backward pass where `checkpointing` is on."""
+        if self.checkpointing and self.training:
+            result: Tensor = checkpoint(block, *inputs, use_reentrant=False)
+            return result
+        result = block(*inputs)
+        return result
+
+    def chosen(self, layers: Sequence[int] | None) -> list[int]:
+        """The numbers of the chosen blocks, all by default, from 0; a block that is not there is an error."""
+        depth = len(self.blocks)
+        wanted = range(depth) if layers is None else layers
+        if wrong := [layer for layer in wanted if not -depth <= layer < depth]:
+            raise ConfigError(f"layer {wrong[0]} does not exist; the model has {depth} blocks, 0 to {depth - 1}")
+        return [layer % depth for layer in wanted]
 
     def forward(self, images: Tensor) -> Tensor:
         """Images B C H W -> logits B K."""
@@ -124,10 +152,9 @@ class Backbone(nn.Module):
         """Moves the model, in place, to another image size: resamples positions and says so."""
         config = apply(self.config, {"image_size": image_size})
         old, size = self.config.image_size, config.image_size
-        grid = config.grid(size)
-        moved = [module for module in self.modules() if isinstance(module, Gridded) and module.grid != grid]
-        for module in moved:
-            module.resize(grid)
+        moved = []
+        for part, grid in zip(self.levels, config.grids(size), strict=True):
+            moved += [module for module in part.modules() if isinstance(module, Gridded) and module.resized(grid)]
         self.config = config
         if any(True for module in moved for _ in module.parameters(recurse=False)):
             message = f"positions resampled from {old[0]} x {old[1]} to {size[0]} x {size[1]} pixels"

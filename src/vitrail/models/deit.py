@@ -63,6 +63,7 @@ DEIT = Family(
     module=DeiT,
     paper="arXiv:2012.12877",
     idea="A ViT that learns from ImageNet alone: a second token learns from a teacher, usually a CNN.",
+    use="When a teacher is at hand: for the same size it is more accurate than a ViT trained on labels alone.",
     presets={
         "deit_tiny_distilled_patch16": _size(192, 3),
         "deit_small_distilled_patch16": _size(384, 6),

@@ -22,5 +22,6 @@ class Family:
     config: type[BackboneConfig]
     module: Any  # a Backbone, built from its own config class
     paper: str
-    idea: str
+    idea: str  # in two sentences
+    use: str  # when to choose it
     presets: Mapping[str, Preset]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import Count, CountFromZero, Positive, Rate, apply
 from vitrail.errors import ConfigError
@@ -59,9 +58,9 @@ class ViTConfig(BackboneConfig):
         if self.pool.needs_class_token and not self.class_token:
             raise ConfigError(f"pool {self.pool.kind!r} reads the class token, but class_token is False")
 
-    def grid(self, image_size: tuple[int, int]) -> Grid:
-        """The grid of patches for an image size, or an error that names a size that fits."""
-        return self.patch.grid(image_size)
+    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
+        """The grid of the one level for an image size, or an error that names a size that fits."""
+        return (self.patch.grid(image_size),)
 
 
 class ViT(Backbone):
@@ -93,14 +92,14 @@ class ViT(Backbone):
         )
         self.blocks = nn.ModuleList(
             Block(
-                site,
+                site._replace(block=index),
                 attention=config.attention,
                 mlp=config.mlp,
                 norm_placement=config.norm_placement,
                 layer_scale=config.layer_scale,
                 drop_path=rate,
             )
-            for rate in linear_ramp(config.drop_path, config.depth)
+            for index, rate in enumerate(linear_ramp(config.drop_path, config.depth))
         )
         self.norm = config.norm.build(dim) if config.final_norm == "tokens" else nn.Identity()
         self.pool = config.pool.build(site, config.mlp)
@@ -123,12 +122,6 @@ class ViT(Backbone):
             tokens = position(tokens, grid)
         return self.embed_norm(self.drop(tokens)), grid
 
-    def run(self, block: nn.Module, tokens: Tensor, grid: Grid) -> Tensor:
-        """One block, B P+N D -> B P+N D, recomputed in the backward pass where `checkpointing` is on."""
-        if self.checkpointing and self.training:
-            return checkpoint(block, tokens, grid, use_reentrant=False)
-        return block(tokens, grid)
-
     def features(self, images: Tensor) -> Features:
         """Images B C H W -> Features after the final norm."""
         tokens, grid = self.embed(images)
@@ -138,11 +131,7 @@ class ViT(Backbone):
 
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
-        depth = len(self.blocks)
-        chosen = range(depth) if layers is None else layers
-        if wrong := [layer for layer in chosen if not -depth <= layer < depth]:
-            raise ConfigError(f"layer {wrong[0]} does not exist; the model has {depth} blocks, 0 to {depth - 1}")
-        wanted = [layer % depth for layer in chosen]
+        wanted = self.chosen(layers)
         found: dict[int, Features] = {}
         tokens, grid = self.embed(images)
         for index, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):

@@ -210,6 +210,7 @@ VIT = Family(
     module=ViT,
     paper="arXiv:2010.11929",
     idea="The image is cut into patches; a plain transformer encoder reads them as words.",
+    use="When there are pre-trained weights for it, or much data: the most studied family, and the one that explains.",
     presets={
         **_plain(),
         **_pixels32(),

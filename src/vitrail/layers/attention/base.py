@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from vitrail.config import Choice
-from vitrail.errors import Unsupported
+from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.norm import LayerNormConfig, NormConfig
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import PositionConfig
@@ -22,6 +22,7 @@ class Site(NamedTuple):
     norm: NormConfig = LayerNormConfig()
     positions: tuple[PositionConfig, ...] = ()
     dropout: float = 0.0
+    block: int = 0  # which one of its stage: shifted windows alternate
 
 
 class AttentionConfig(Choice):
@@ -42,3 +43,41 @@ class Attention(nn.Module):
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """The explicit attention B A R P+N of the queries `rows` (all of them by default), each row summing to 1."""
         raise Unsupported(f"{type(self).__name__} has no attention matrix of tokens by tokens")
+
+
+class MultiHead(Attention):
+    """What most mechanisms share: one linear map to queries, keys and values, heads side by side, one map back.
+
+    `positions` names the kinds of positions, of those that act inside attention, that the mechanism can use.
+    """
+
+    positions: tuple[str, ...] = ()
+
+    def __init__(self, site: Site, *, head_dim: int | None = None, bias: bool = True) -> None:
+        super().__init__()
+        if wrong := [position.kind for position in site.positions if position.kind not in self.positions]:
+            raise Unsupported(f"{type(self).__name__} cannot use {wrong[0]} positions")
+        if head_dim is None and site.dim % site.num_heads:
+            raise ConfigError(
+                f"dim {site.dim} does not divide into {site.num_heads} heads; choose another num_heads, or set head_dim"
+            )
+        self.num_heads, self.head_dim = site.num_heads, head_dim or site.dim // site.num_heads
+        inner = self.num_heads * self.head_dim
+        self.qkv = nn.Linear(site.dim, 3 * inner, bias=bias)
+        self.projection = nn.Linear(inner, site.dim)
+        self.drop = nn.Dropout(site.dropout)
+
+    def projected(self, tokens: Tensor) -> Tensor:
+        """Queries, keys and values side by side: B P+N D -> B P+N 3Ad."""
+        return self.qkv(tokens)
+
+    def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, B A P+N d each."""
+        # Chunks, not one permuted tensor: their gradients are joined by one copy in the backward pass instead of two.
+        parts = self.projected(tokens).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2) for part in parts)
+        return q, k, v
+
+    def joined(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs B A P+N d side by side, projected back: B P+N D."""
+        return self.drop(self.projection(mixed.transpose(1, 2).flatten(2)))

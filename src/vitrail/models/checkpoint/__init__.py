@@ -11,17 +11,20 @@ from vitrail.errors import CheckpointError, ConfigError, HeadNotice, VitrailErro
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.agreement import check_agreement
 from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
+from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.files import PICKLES, Weights, digest, read, write_tensors
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
 from vitrail.models.checkpoint.timm import Timm
 from vitrail.models.checkpoint.torchvision import Torchvision
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
-from vitrail.models.registry import FAMILIES, build, resolve
+from vitrail.models.registry import FAMILIES, build, family_of, resolve
 
 __all__ = ["convert", "load", "save"]
 
-DIALECTS: dict[str, Dialect] = {each.name: each for each in (Vitrail(), HuggingFace(), Torchvision(), Timm())}
+# The families' own come first: some of their names are a plain ViT's too.
+_ALL: tuple[Dialect, ...] = (Vitrail(), *TRANSLATIONS, HuggingFace(), Torchvision(), Timm())
+DIALECTS: dict[str, Dialect] = {each.name: each for each in _ALL}
 
 
 def load(
@@ -134,7 +137,8 @@ def convert(
     if to == "vitrail":
         file = save(loaded, out)
     else:
-        foreign, file = DIALECTS[to].write(loaded), Path(out) / "model.safetensors"
+        dialect = DIALECTS.get(f"{to} {family_of(loaded).name}", DIALECTS[to])
+        foreign, file = dialect.write(loaded), Path(out) / "model.safetensors"
         write_tensors(file, foreign.tensors, {"format": "pt"}, config=foreign.config)
     again = load(file).state_dict()
     state = loaded.state_dict()

@@ -17,23 +17,31 @@ class Rule(NamedTuple):
     """One tensor of ours and the tensor, or the parts, that another project keeps it in.
 
     Several parts are joined along the first axis, or stacked into a new one. `lead` counts the axes of length 1 that
-    stand before theirs and not before ours: (1, N, D) is N D with a lead of 1. `{i}` in both names runs over blocks.
+    stand before theirs and not before ours: (1, N, D) is N D with a lead of 1; `trail` those that stand after: the
+    weights D C 1 1 of a convolution are a linear map D C with a trail of 2. `{i}` in both names runs over blocks.
     """
 
     ours: str
     theirs: tuple[str, ...]
     lead: int = 0
     stack: bool = False
+    trail: int = 0
 
 
-def rule(ours: str, *theirs: str, lead: int = 0, stack: bool = False) -> Rule:
+def rule(ours: str, *theirs: str, lead: int = 0, stack: bool = False, trail: int = 0) -> Rule:
     """A rule; one without a name of theirs keeps ours."""
-    return Rule(ours, theirs or (ours,), lead, stack)
+    return Rule(ours, theirs or (ours,), lead, stack, trail)
 
 
 def linear(ours: str, *theirs: str) -> list[Rule]:
     """The two rules of a layer with weight and bias."""
     return [rule(f"{ours}.{part}", *(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
+
+
+def batch_norm(ours: str, theirs: str) -> list[Rule]:
+    """The five rules of a batch norm."""
+    parts = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    return [rule(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,10 @@ class Foreign:
 class Dialect(Protocol):
     """One project's way of naming tensors and writing configs."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
 
     def recognises(self, weights: Weights) -> bool:
         """Whether the tensors' names, or the config beside them, are of this project."""
@@ -139,6 +150,8 @@ def _seen(tensor: Tensor) -> str:
 def _join(each: Rule, parts: list[Tensor]) -> Tensor:
     for _ in range(each.lead):
         parts = [part.squeeze(0) for part in parts]
+    for _ in range(each.trail):
+        parts = [part.squeeze(-1) for part in parts]
     if each.stack:
         return torch.stack(parts)
     return torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -146,7 +159,7 @@ def _join(each: Rule, parts: list[Tensor]) -> Tensor:
 
 def _split(each: Rule, tensor: Tensor) -> list[Tensor]:
     parts = list(tensor.unbind(0) if each.stack else tensor.chunk(len(each.theirs)))
-    return [part[(None,) * each.lead] for part in parts]
+    return [part[(None,) * each.lead + (...,) + (None,) * each.trail] for part in parts]
 
 
 def _complaint(*, missing: list[str], surplus: list[str], misshaped: list[str]) -> str:

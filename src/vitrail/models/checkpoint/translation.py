@@ -1,0 +1,116 @@
+"""How one peer keeps the models of one family: by which names, and how its config.json says which size it is."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitrail.config import apply
+from vitrail.errors import CheckpointError, Unsupported
+from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.checkpoint.dialect import Foreign, Found, Rule, to_theirs
+from vitrail.models.checkpoint.files import Weights
+from vitrail.models.checkpoint.huggingface_config import labels_of
+from vitrail.models.registry import FAMILIES, is_known, resolve
+
+# model_args that training alone reads, or that leave the result as it is.
+_NO_NEWS = ("drop_rate", "drop_path_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate", "weight_init")
+_EVERY = {"img_size": "image_size", "in_chans": "channels", "num_classes": "num_classes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation:
+    """One family in one peer's words; `rules` writes out every rule for a config of the family.
+
+    `marks` are names of tensors that this peer has for this family and for no other; `kind` is the `model_type` of
+    Hugging Face's config.json. `options` gives our option, or a function from their value to changes of ours, for each
+    entry of timm's model_args or of Hugging Face's config.json; None says that it changes nothing. `describe` is the
+    way back: what timm or Hugging Face must be told to build the same model, or Unsupported.
+    """
+
+    peer: Literal["timm", "hf", "torchvision"]
+    family: str
+    marks: tuple[str, ...]
+    rules: Callable[[Any], Iterable[Rule]]
+    options: Mapping[str, str | Callable[[Any], Mapping[str, Any]] | None]
+    describe: Callable[[Any], Mapping[str, Any]] | None = None
+    kind: str = ""
+    base: str = ""  # the preset that Hugging Face's defaults are those of
+    ignored: str = r"(?!)"
+
+    @property
+    def name(self) -> str:
+        """Peer and family, e.g. "timm swin"."""
+        return f"{self.peer} {self.family}"
+
+    def recognises(self, weights: Weights) -> bool:
+        """Whether config.json names the family, or the tensors do."""
+        said = (weights.config or {}).get("model_type")
+        if said is not None:
+            return self.peer == "hf" and said == self.kind
+        return all(mark in weights.tensors for mark in self.marks)
+
+    def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
+        """The model behind the weights: the preset that config.json or the caller names, changed as config.json says."""
+        beside = weights.config or {}
+        config = self._base(beside, hint, weights)
+        config = self._changed(config, self._said(beside), weights)
+        labels = labels_of(beside, config.num_classes, weights.path) if self.peer == "hf" else beside.get("label_names")
+        return Found(
+            family=self.family,
+            config=config,
+            tensors=weights.tensors,
+            rules=list(self.rules(config)),
+            ignored=self.ignored,
+            labels=labels if labels and len(labels) == config.num_classes else None,
+        )
+
+    def write(self, model: Backbone) -> Foreign:
+        """The model in the peer's words, with the config.json that says what it is."""
+        if self.describe is None:
+            raise Unsupported(f"vitrail does not write {self.family} models in {self.peer}'s format")
+        return Foreign(tensors=to_theirs(model, self.rules(model.config)), config=self.describe(model.config))
+
+    def _base(self, beside: Mapping[str, Any], hint: BackboneConfig | None, weights: Weights) -> BackboneConfig:
+        """The config to start from: of the architecture that config.json names, or of the model that the caller did."""
+        family = FAMILIES[self.family]
+        named = str(beside.get("architecture", "")) or (self.base if "model_type" in beside else "")
+        if named and is_known(named) and resolve(named)[0] is family:
+            return resolve(named)[1]
+        if isinstance(hint, family.config):
+            return hint
+        known = next(iter(family.presets))
+        raise CheckpointError(
+            f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says which "
+            f"one it is; name the model, e.g. load(..., model={known!r})"
+        )
+
+    def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.peer == "hf":
+            labels = beside.get("id2label")
+            head = any("ForImageClassification" in str(name) for name in beside.get("architectures") or ())
+            classes = len(labels) if labels else int(beside.get("num_labels", 2))
+            return {key: value for key, value in beside.items() if key in self.options} | {
+                "num_classes": classes if head else 0
+            }
+        own = {"num_classes": beside["num_classes"]} if "num_classes" in beside else {}
+        return own | dict(beside.get("model_args") or {})
+
+    def _changed(self, config: BackboneConfig, said: Mapping[str, Any], weights: Weights) -> BackboneConfig:
+        changes: dict[str, Any] = {}
+        for key, value in said.items():
+            if key in self.options:
+                ours = self.options[key]
+            elif key in _EVERY:
+                ours = _EVERY[key]
+            elif key in _NO_NEWS:
+                ours = None
+            else:
+                known = ", ".join((*self.options, *_EVERY))
+                raise CheckpointError(
+                    f"{weights.path}: vitrail's {self.family} cannot follow {key} = {value!r}; {known}"
+                )
+            if callable(ours):
+                changes |= ours(value)
+            elif ours is not None:
+                changes[ours] = value
+        return apply(config, changes)
