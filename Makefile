@@ -1,10 +1,10 @@
-# make venv | demo | test | check: each does its own set-up and is quick the second time.
+# make venv | demo | test | check | screenshots: each does its own set-up and is quick the second time.
 PYTHON ?= python3
 BIN := .venv/bin
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it; this cap is harmless elsewhere.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: venv demo test format lint types check clean
+.PHONY: venv demo test format lint types check screenshots clean
 
 venv: .venv/ready
 
@@ -29,6 +29,12 @@ types: venv
 	$(BIN)/mypy
 
 check: format lint types test
+
+# The README's pictures of a report, taken by Chromium: of the demo, or RUN=runs/my-run.
+RUN ?= runs/demo
+screenshots: venv
+	test -f $(RUN)/report.html || $(BIN)/vitrail demo
+	VITRAIL_SCREENSHOTS=$(RUN)/report.html $(BIN)/pytest -n 0 tests/training/test_training_report.py -k real_run
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

@@ -6,7 +6,12 @@
 One table for each operation and for whole recipes, and one for ways to make a random resized crop of a batch: two
 products of matrices (small images, and a GPU), slicing and `interpolate` in a loop (large images on a CPU), and
 `grid_sample`, which does not antialias. Contenders take turns, round by round; the last column is the largest
-difference from the loop, of 1.
+difference from the loop, of 1. Crops of an image to its own size only grow, where products and loop use the same four
+weights in the same order and agree to the bit (CPU, float32); the filter of crops that shrink, where they differ by
+about 2e-6, is held by tests/data/test_resample.py.
+
+What goes image by image is timed on the first 64: on a GPU each image of torchvision's costs dozens of kernels, and a
+whole batch of them minutes. A row ends after its rounds, or after `--seconds`, but not before its third round.
 """
 
 import argparse
@@ -18,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -42,10 +48,19 @@ HALF = [0.5, 0.5, 0.5]
 COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 NOTHING = AugmentConfig(crop="none", flip=False)
 STRONG = AugmentConfig(scale=(0.35, 1.0), colour=0.4, randaugment=2, erase=0.25)
+ONE_BY_ONE = 64  # images that tell the speed of what takes one after the other
+FEWEST = 3  # rounds
 BILINEAR = v2.InterpolationMode.BILINEAR
 
 
-def own(config: AugmentConfig, batch: Batch, size: int, mix: MixConfig | None = None) -> Callable[[], object]:
+class Contender(NamedTuple):
+    """Something to be timed, and how many images it treats."""
+
+    run: Callable[[], object]
+    images: int
+
+
+def own(config: AugmentConfig, batch: Batch, size: int, mix: MixConfig | None = None) -> Contender:
     augment = Augment(config, image_size=(size, size), channels=3, seed=SEED)
     mixing = Mix(mix, num_classes=CLASSES, seed=SEED) if mix else None
 
@@ -53,18 +68,19 @@ def own(config: AugmentConfig, batch: Batch, size: int, mix: MixConfig | None = 
         done = augment(batch, epoch=0)
         return mixing(done, epoch=0) if mixing else done
 
-    return run
+    return Contender(run, len(batch.images))
 
 
-def theirs(steps: list[Callable[[Tensor], Tensor]], batch: Batch) -> Callable[[], object]:
+def theirs(steps: list[Callable[[Tensor], Tensor]], batch: Batch) -> Contender:
     """torchvision, image by image; floats and normalisation come last, but for erasing."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(HALF, HALF)]
     erasing = [step for step in steps if isinstance(step, v2.RandomErasing)]
     chain = v2.Compose([step for step in steps if step not in erasing] + end + erasing)
-    return lambda: torch.stack([chain(image) for image in batch.images])
+    images = batch.images[:ONE_BY_ONE]
+    return Contender(lambda: torch.stack([chain(image) for image in images]), len(images))
 
 
-def recipes(batch: Batch, size: int) -> dict[str, dict[str, Callable[[], object]]]:
+def recipes(batch: Batch, size: int) -> dict[str, dict[str, Contender]]:
     """By row of the table, what vitrail and torchvision do."""
     cubic = v2.InterpolationMode.BICUBIC
     crop_step = v2.RandomResizedCrop(size, scale=(0.35, 1.0), interpolation=cubic)
@@ -89,8 +105,8 @@ def recipes(batch: Batch, size: int) -> dict[str, dict[str, Callable[[], object]
     # One method, share and order for the whole batch, where vitrail draws them for each image.
     peer = v2.RandomChoice([v2.MixUp(alpha=0.8, num_classes=CLASSES), v2.CutMix(alpha=1.0, num_classes=CLASSES)])
     runs["Mixup or CutMix"] = {
-        "vitrail": lambda: mix(mixed, epoch=0),
-        "torchvision": lambda: peer(mixed.images, mixed.labels),
+        "vitrail": Contender(lambda: mix(mixed, epoch=0), len(batch.images)),
+        "torchvision": Contender(lambda: peer(mixed.images, mixed.labels), len(batch.images)),
     }
     runs["all, and mixed"] = {"vitrail": own(STRONG, batch, size, both)}
     return runs
@@ -125,16 +141,19 @@ def seconds(run: Callable[[], object], device: str) -> float:
     return time.perf_counter() - start
 
 
-def rates(runs: dict[str, Callable[[], object]], batch: int, rounds: int, device: str) -> dict[str, float]:
-    """Images a second, the median of the rounds."""
-    for run in runs.values():
-        run()
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+def rates(contenders: dict[str, Contender], rounds: int, most: float, device: str) -> dict[str, float]:
+    """Images a second, the median of the rounds; after `most` seconds no further round begins."""
+    for contender in contenders.values():
+        contender.run()
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    began = time.perf_counter()
     for turn in range(rounds):
-        names = list(runs)
+        if turn >= FEWEST and time.perf_counter() - began > most:
+            break
+        names = list(contenders)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            taken[name].append(seconds(runs[name], device))
-    return {name: batch / statistics.median(times) for name, times in taken.items()}
+            taken[name].append(seconds(contenders[name].run, device))
+    return {name: contenders[name].images / statistics.median(times) for name, times in taken.items()}
 
 
 def main() -> None:
@@ -144,6 +163,7 @@ def main() -> None:
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--seconds", type=float, default=3.0, help="of a row, after which no further round begins")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     torch.set_num_threads(chosen.threads)
@@ -154,12 +174,12 @@ def main() -> None:
     hardware = torch.cuda.get_device_name() if chosen.device == "cuda" else platform.machine()
     about = (
         f"batch {chosen.batch} of {chosen.size} x {chosen.size}; {hardware}, {chosen.threads} threads; "
-        f"torch {torch.__version__}, torchvision {peers.torchvision.__version__}; {chosen.rounds} rounds"
+        f"torch {torch.__version__}, torchvision {peers.torchvision.__version__}; up to {chosen.rounds} rounds"
     )
     console = Console(width=None if sys.stdout.isatty() else 120)
     table, results = Table("operation", "vitrail, images/s", "torchvision", "times", title=about), []
     for name, runs in recipes(batch, chosen.size).items():
-        rate = rates(runs, chosen.batch, chosen.rounds, chosen.device)
+        rate = rates(runs, chosen.rounds, chosen.seconds, chosen.device)
         peer = rate.get("torchvision")
         shown = (f"{peer:,.0f}", f"{rate['vitrail'] / peer:.1f}") if peer else ("", "")
         table.add_row(name, f"{rate['vitrail']:,.0f}", *shown)
@@ -169,7 +189,8 @@ def main() -> None:
     stream = Stream(SEED, 0, ids)
     boxes = random_boxes(stream.uniform("crop", BOX_DRAWS), (chosen.size, chosen.size), (0.35, 1.0), (3 / 4, 4 / 3))
     ways = crops(images, boxes, chosen.size)
-    rate, truth = rates(ways, chosen.batch, chosen.rounds, chosen.device), ways["loop"]()
+    timed = {name: Contender(way, chosen.batch) for name, way in ways.items()}
+    rate, truth = rates(timed, chosen.rounds, chosen.seconds, chosen.device), ways["loop"]()
     table = Table("way to crop", "images/s", "difference")
     for name, way in ways.items():
         difference = float((way() - truth).abs().max()) / 255

@@ -49,9 +49,14 @@ def from_hf(
     image_size: tuple[int, int] = (224, 224),
     run: Callable[[nn.Module, Tensor], Outputs] | None = None,
     load_options: dict[str, Any] | None = None,
+    built_for: int | tuple[int, int] | None = None,
     **options: Any,
 ) -> Case:
-    """A model of transformers', by the name of its class, with the options of its config."""
+    """A model of transformers', by the name of its class, with the options of its config.
+
+    `built_for` is the config's image_size, where it has one.
+    """
+    options |= {} if built_for is None else {"image_size": built_for}
 
     def make() -> nn.Module:
         cls = getattr(transformers, architecture)

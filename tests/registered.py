@@ -9,21 +9,43 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import Choice, apply, to_dict
-from vitrail.errors import InputError
+from vitrail.errors import ConfigError, InputError
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.registry import FAMILIES, build, presets, resolve
 from vitrail.models.staged import StagedConfig
 
 M = TypeVar("M", bound=nn.Module)
 
-SMALL = {"dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5, "layer_scale": 0.5}
+SMALL = {
+    "dim": 32,
+    "depth": 2,
+    "num_heads": 2,
+    "num_classes": 5,
+    "layer_scale": 0.5,
+    "stem_dim": 16,
+    "final_dim": 48,
+    "attention_dims": (16, 24, 32),
+    "attention_depths": (1, 2, 1),
+}
 
 
 # Numbers that change what a layer does; flags and words are varied without being listed.
 NUMBERS: dict[str, dict[str, Any]] = {
     "linear": {"size": (12, 12), "stride": (8, 8), "padding": (2, 2)},
     "conv": {"halvings": 2},
+    "resnet": {"size": (1, 1), "depths": (1, 2, 1), "width": 32},
     "softmax": {"head_dim": 12, "temperature": 0.5},
+    "deformable": {"groups": 2, "stride": 2, "kernel": 5, "reach": 3.0},
+    "window": {"size": (2, 3)},
+    "reduction": {"ratio": 3},
+    "conv_projection": {"stride": 3},
+    "biased": {"head_dim": 12, "value_ratio": 1.5},
+    "performer": {"features": 24},
+    "linformer": {"length": 4},
+    "local": {"size": (3, 5)},
+    "neighbourhood": {"size": (3, 5)},
+    "dilated": {"size": (1, 3), "dilation": (1, 2)},
+    "block_diagonal": {"size": (2, 3)},
     "rope": {"reference": (7, 5), "theta": 100.0},
 }
 
@@ -34,7 +56,8 @@ def variants(base: type[Choice]) -> dict[str, Any]:
     for kind, cls in base.kinds.items():
         default, hints = cls(), typing.get_type_hints(cls)
         found[kind] = default
-        if kind in NUMBERS:
+        names = {field.name for field in dataclasses.fields(default)}
+        if kind in NUMBERS and names >= NUMBERS[kind].keys():  # one name may stand for a kind of patch and of attention
             found[f"{kind}-numbers"] = dataclasses.replace(default, **NUMBERS[kind])
         for field in dataclasses.fields(default):
             for value in _values(hints[field.name]):
@@ -67,26 +90,34 @@ def shrunk(name: str) -> BackboneConfig:
     changes: dict[str, Any] = {key: value for key, value in SMALL.items() if fields.get(key) is not None}
     if isinstance(config, StagedConfig):
         stages = len(config.depths)
-        changes |= {"depths": (1,) * (stages - 2) + (2, 1), "dims": (16, 32, 48, 64)[:stages]}
+        depths = (1,) * (stages - 2) + (2, 1) if stages > 1 else (2,)
+        changes |= {"depths": depths, "dims": (16,) * (stages - 4) + (16, 32, 48, 64)[:stages]}
         if "num_heads" in fields:
             changes["num_heads"] = (1, 2, 2, 4)[:stages]
-    if hasattr(fields.get("patch"), "size"):
-        changes["patch"] = {"size": 8}
+    if hasattr(fields.get("patch"), "depths"):
+        changes["patch"] = {"depths": (1,) * len(fields["patch"].depths), "width": 32}
+    elif hasattr(fields.get("patch"), "size"):
+        overlaps = getattr(fields["patch"], "stride", None) is not None
+        changes["patch"] = {"size": 8} | ({"stride": 4} if overlaps else {})
     if getattr(fields.get("mlp"), "hidden", None) is not None:
         changes["mlp"] = {"hidden": 48}
-    config = apply(config, changes)
+    try:
+        config = apply(config, changes)
+    except ConfigError:  # a family whose widths are multiples of one another
+        config = apply(config, changes | {"dims": (16, 32, 64, 128)})
     return apply(config, {"image_size": image_size(config, (3, 2))})
 
 
 def image_size(config: BackboneConfig, grid: tuple[int, int]) -> tuple[int, int]:
-    """An image size of so many units, where the unit is the smallest power of two that the patches allow."""
+    """An image size of so many units, where the unit is the smallest power of two that gives so many patches."""
     for unit in (8, 16, 32, 64):
         size = (grid[0] * unit, grid[1] * unit)
         try:
-            config.grid(size)
+            rows, columns = config.grid(size)
         except InputError:
             continue
-        return size
+        if rows >= grid[0] and columns >= grid[1]:
+            return size
     raise AssertionError(f"no image size found for {config}")
 
 

@@ -26,6 +26,7 @@ from vitrail.training.loop import Loop
 from vitrail.training.optimiser import build
 from vitrail.training.schedule import Schedule
 from vitrail.training.state import Learner
+from vitrail.training.step import Step
 from vitrail.training.validate import validate
 
 CPU = torch.device("cpu")
@@ -110,17 +111,19 @@ def small_loop(
     precision = "float32" if config.precision == "auto" else config.precision
     where = {"device": CPU, "precision": precision, "world": world}
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
+    learner = Learner(
+        task=task,
+        optimiser=build(task, config.optimiser, CPU),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        ema=None if config.ema is None else Average(task, config.ema),
+    )
+    treat = lambda batch, epoch: mix(augment(batch, epoch), epoch)  # noqa: E731
     return Loop(
         config=config,
-        learner=Learner(
-            task=task,
-            optimiser=build(task, config.optimiser, CPU),
-            scaler=torch.amp.GradScaler("cpu", enabled=False),
-            ema=None if config.ema is None else Average(task, config.ema),
+        step=Step(
+            learner=learner, loss=loss, treat=treat, seed=config.seed, clip=config.optimiser.clip, **where
         ),
-        loss=loss,
         feed=feed,
-        treat=lambda batch, epoch: mix(augment(batch, epoch), epoch),
         evaluate=lambda: validate(task, val, prepare, **where),
         publish=lambda _: save(task.backbone, folder) if shard == "ddp" and world.main else None,
         schedule=Schedule.of(config.schedule, epochs=config.epochs, steps=len(feed) // config.accumulate),
@@ -128,7 +131,6 @@ def small_loop(
         identity={"recipe": to_dict(config), "model": to_dict(task.backbone.config)},
         folder=folder,
         logs=Logs(folder, main=world.main, silent=silent),
-        **where,
     )  # fmt: skip
 
 

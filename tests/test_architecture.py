@@ -18,11 +18,12 @@ BELOW = {  # folder -> the folders that it may import
     "layers": (),
     "data": (),
     "recipes": (),
+    "packaged": (),
     "models": ("layers",),
     "tasks": ("layers", "models", "data"),
     "profiling": ("layers", "models"),  # a measure that every tool may use
-    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling", "recipes")),
-    "cli": ("layers", "models", "data", "tasks", "profiling", "recipes", *TOOLS),
+    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling", "recipes", "packaged")),
+    "cli": ("layers", "models", "data", "tasks", "profiling", "recipes", "packaged", *TOOLS),
     "__main__": ("cli",),
 }
 VAGUE = {"utils", "helpers", "common", "misc"}

@@ -50,7 +50,7 @@ def test_predict_names_the_classes(run: Path, photos: Path, capsys: pytest.Captu
     assert main(["predict", str(run), str(photos / "red" / "3.png"), "--top", "1", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.startswith(f"{photos / 'red' / '3.png'}: red ")
     (photos.parent / "no.jpg").write_text("<html>")
-    assert main(["predict", str(run), str(photos / "blue"), str(photos.parent / "no.jpg"), "--json"]) == 0
+    assert main(["predict", str(run), str(photos / "blue"), str(photos.parent / "no.jpg"), "--json"]) == 2
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == 31
     assert sum(row["answers"][0]["label"] == "blue" for row in rows[:30]) >= 28
@@ -82,6 +82,29 @@ def test_verify_resume_proves_it(
     assert "equal" in capsys.readouterr().out
 
 
+DEMO = ["--set", "epochs=1", "--set", "batch_size=1080", "--set", "eval_every=1", "--set", "image_size=[16, 16]"]
+DEMO += ["--set", "options.dim=16", "--set", "options.depth=1", "--device", "cpu"]
+
+
+def test_the_demo_trains_reports_and_replaces_itself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *DEMO]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("test accuracy ")
+    assert said.endswith("report: runs/demo/report.html\n")
+    assert "fashion-mnist-12k" in (tmp_path / "runs/demo/report.html").read_text()
+    first = (tmp_path / "runs/demo/run.json").stat().st_mtime_ns
+    assert main(["demo", *DEMO, "--set", "optimizer.lr=1"]) == 2  # a mistake costs nothing
+    assert "did you mean 'optimiser'?" in capsys.readouterr().err
+    assert (tmp_path / "runs/demo/run.json").stat().st_mtime_ns == first
+    assert main(["demo", *DEMO]) == 0
+    assert (tmp_path / "runs/demo/run.json").stat().st_mtime_ns > first
+    assert main(["demo", *DEMO, "--out", "runs/demo"]) == 2  # a folder that was named is never emptied
+    assert "holds a run already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -89,7 +112,7 @@ def test_verify_resume_proves_it(
         (["train", "nowhere/"], "nowhere"),
         (["train", "demo", "--recipe", "dmeo"], "did you mean 'demo'?"),
         (["train", "demo", "--set", "epoch=3"], "did you mean 'epochs'?"),
-        (["train", "demo", "--resume", "x"], "give no data"),
+        (["train", "demo", "--resume", "x"], "leave out data"),
         (["train", "--resume", "nowhere"], "nowhere"),
         (["eval", "nowhere", "demo"], "there is no nowhere"),
         (["predict", "nowhere", "x.jpg"], "there is no nowhere"),

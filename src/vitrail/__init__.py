@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.models.registry import list_models as list_models
     from vitrail.profiling import describe as describe
     from vitrail.training.run import train as train
+    from vitrail.training.trained import open_trained as open_trained
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     "errors": "vitrail",
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
+    "open_trained": "vitrail.training.trained",
     "save": "vitrail.models.checkpoint",
     "train": "vitrail.training.run",
 }

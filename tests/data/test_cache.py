@@ -298,6 +298,7 @@ def test_the_file_says_what_it_holds(tmp_path):
     packed(Pictures(noise(200), broken=(4,)), tmp_path)
     (file,) = tmp_path.glob("*.pack")
     _, about = cache_file.read(file)
+    assert len(about.pop("pixels")) == 64
     assert about == {
         "fingerprint": "1",
         "size": [12, 12],
@@ -429,3 +430,28 @@ def test_several_labels_an_image(tmp_path):
     assert isinstance(result, Packed)
     assert result.multi_label
     assert torch.equal(result.labels, dataset.labels)
+
+
+@pytest.mark.parametrize("kind", [Pictures, InMemory])
+def test_a_checksum_tells_data_apart_wherever_they_lie(tmp_path, kind):
+    images = noise(40)
+    first, again = (packed(kind(images), tmp_path / name).checksum() for name in ("here", "there"))
+    assert first == again
+    other = images.clone()
+    other[17, 0, 3, 3] ^= 1
+    moved = kind(images)
+    moved.labels = moved.labels.roll(1)
+    others = [kind(other), kind(images[:39]), moved]
+    found = [packed(data, tmp_path / str(number)).checksum() for number, data in enumerate(others)]
+    assert len({first, *found}) == 4
+
+
+def test_a_checksum_of_very_many_images_looks_at_some(tmp_path, monkeypatch):
+    images = noise(40)
+    whole = packed(InMemory(images), tmp_path)
+    monkeypatch.setattr("vitrail.data.cache._CHECKED", 10 * images[0].numel())
+    some = whole.checksum()
+    images[1] = 0
+    assert whole.checksum() == some
+    images[4] = 0
+    assert whole.checksum() != some

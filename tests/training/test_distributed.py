@@ -37,20 +37,20 @@ with join(CPU) as world:
     if count:
         from torch.distributed.fsdp import FSDPModule
         from torch.nn.parallel import DistributedDataParallel as DDP
-        assert isinstance(loop.loss, FSDPModule if shard == "fsdp" else DDP), type(loop.loss)
+        assert isinstance(loop.step.loss, FSDPModule if shard == "fsdp" else DDP), type(loop.step.loss)
         if shard == "ddp":
             def hook(state, bucket):
                 calls.append(bucket.index())
                 reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
                 return reduced.then(lambda future: future.value()[0] / world.size)
-            loop.loss.register_comm_hook(None, hook)
+            loop.step.loss.register_comm_hook(None, hook)
     if kill is not None and not began:
-        treat = loop.treat
+        treat = loop.step.treat
         def treated(batch, epoch):
             if loop.progress.step == kill and world.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             return treat(batch, epoch)
-        loop.treat = treated
+        loop.step.treat = treated
     loop.run()
     again = resumed(folder, world=world, shard=shard, **options)
     same = all(

@@ -6,9 +6,10 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import nn
 
 import vitrail
+from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.dataset import Batch
 from vitrail.errors import DataError, Unsupported
-from vitrail.training.evidence import class_attention, collect, confusions, interval, views
+from vitrail.training.evidence import class_attention, collect, confusions, interval, rebuild, views
 
 CLASSES = ("cat", "dog", "owl")
 
@@ -192,3 +193,27 @@ def test_views_pair_pictures_with_maps():
     assert [view.picture.truth for view in seen] == list(CLASSES)
     torch.testing.assert_close(seen[1].attention, class_attention(model, prepare(images[1:2]))[0])
     assert views(model, (), prepare=prepare) == ()
+
+
+class Half(nn.Module):
+    """A task that sees the upper half of an image and takes the lower one for white."""
+
+    def predict(self, images):
+        assert not self.training
+        hidden = torch.tensor([[False, False], [True, True]]).expand(len(images), 2, 2)
+        rebuilt = images.clone()
+        rebuilt[:, :, 2:] = 9.0  # brighter than white
+        return {"rebuilt": rebuilt, "hidden": hidden}
+
+
+def test_what_was_shown_and_what_was_made_of_it():
+    images = torch.randint(0, 256, (3, 1, 4, 4), dtype=torch.uint8)
+    task, how = Half().train(), Prepare(AugmentConfig(mean=(0.3,), std=(0.2,)), image_size=(4, 4), channels=1)
+    batch = Batch(images, torch.zeros(3), torch.arange(5, 8))
+    found = rebuild(task, batch, prepare=how, where="photo {}".format, most=2)
+    assert task.training
+    assert [one.name for one in found] == ["photo 5", "photo 6"]
+    assert all(torch.equal(one.image, image) for one, image in zip(found, images, strict=False))
+    assert all(torch.equal(part[:, :2], found[0].image[:, :2]) for part in found[0][:3])
+    assert found[0].shown[:, 2:].unique().tolist() == [128]
+    assert found[0].rebuilt[:, 2:].unique().tolist() == [255]

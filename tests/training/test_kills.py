@@ -28,7 +28,7 @@ from small_run import resumed, small_loop
 
 def life(place, step, number, moment):
     loop = (resumed if any((place / "checkpoints").glob("step-*")) else small_loop)(place, save_steps=3)
-    treat, write = loop.treat, loop.store._write
+    treat, write = loop.step.treat, loop.store._write
     def treated(batch, epoch):
         if moment == "step" and loop.progress.step == step:
             os.kill(os.getpid(), number)
@@ -41,7 +41,7 @@ def life(place, step, number, moment):
                 os.kill(os.getpid(), number)
             files.write_atomically(file, torn)
         write(file, header, learner)
-    loop.treat, loop.store._write = treated, written
+    loop.step.treat, loop.store._write = treated, written
     loop.run()
 
 for line in sys.stdin:

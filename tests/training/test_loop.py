@@ -13,7 +13,8 @@ from small_run import Toy, bits, packed, resumed, same_bits, small_loop
 import vitrail.training.loop as loop_module
 from vitrail.errors import TrainingError
 from vitrail.models.checkpoint import load
-from vitrail.training.loop import Loop, step_seed
+from vitrail.training.loop import Loop
+from vitrail.training.step import step_seed
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -133,14 +134,14 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loop = small_loop(tmp_path, silent=False)
-    treat = loop.treat
+    treat = loop.step.treat
 
     def interrupted(batch, epoch):
         if loop.progress.step == 4:
             os.kill(os.getpid(), number)
         return treat(batch, epoch)
 
-    loop.treat = interrupted
+    loop.step.treat = interrupted
     with pytest.raises((KeyboardInterrupt, SystemExit)) as left:
         loop.run()
     assert (left.type is KeyboardInterrupt) if number == signal.SIGINT else left.value.code == 143

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +55,15 @@ def test_run_json_says_what_was_decided(done: Run) -> None:
 
 def test_the_report_is_written(done: Run) -> None:
     page = done.report()
+    text = page.read_text()
     assert page == done.folder / "report.html"
-    assert "vit32_small" in page.read_text()
+    assert "vit32_small" in text
+    right = round(10 * done.metrics["test_accuracy"])
+    assert f"Right on {right} of 10 images that it never learned from" in text
+    for curve in ("loss by epoch: training from", "accuracy by epoch: training from"):
+        assert re.search(rf'aria-label="{curve} [^"]*, validation', text)
+    assert "validation accuracy" in text
+    assert "test_" not in text[: text.index("<nav")]
     page.unlink()
 
 
@@ -72,6 +80,10 @@ def test_a_resume_with_another_model_or_recipe_is_refused(done: Run) -> None:
         train(done.plan.data, folder=done.folder, resume=True, epochs=5, device="cpu", silent=True)
     with pytest.raises(TrainingError, match=r"data\.images was 64, is 40"):
         train(split(photos(40, size=16)), folder=done.folder, resume=True, device="cpu", silent=True)
+    other = split(photos(64, size=16), test=10)
+    other.train.array[5] = 0
+    with pytest.raises(TrainingError, match=r"data\.checksum was \w+, is \w+; give it the images and labels that it"):
+        train(other, folder=done.folder, resume=True, device="cpu", silent=True)
     train(done.plan.data, folder=done.folder, resume=True, keep=1, device="cpu", silent=True)
 
 
@@ -129,6 +141,25 @@ def test_folders_are_named_after_the_data_and_the_model(tmp_path: Path, monkeypa
     options = SMALL | {"epochs": 1}
     names = [train(split(photos(32, size=16)), **options).folder for _ in range(2)]
     assert names == [Path("runs/made-vit32_small"), Path("runs/made-vit32_small-2")]
+
+
+def test_a_compiled_run_learns_what_a_plain_one_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.compile
+    calls = []
+
+    def quick(*arguments: object, **options: object) -> object:
+        calls.append(options)
+        return plain(*arguments, **{**options, "backend": "aot_eager"})  # graphs without a compiler's forty seconds
+
+    monkeypatch.setattr(torch, "compile", quick)
+    options = SMALL | {"epochs": 1, "batch_size": 16}
+    data = split(photos(32, size=16))  # two steps
+    compiled, eager = (train(data, folder=tmp_path / str(way), **options, compile=way) for way in (True, False))
+    assert len(calls) == 1
+    assert compiled.history[0]["step"] == 2
+    assert compiled.history[0]["train"]["loss"] == pytest.approx(eager.history[0]["train"]["loss"], rel=1e-5)
+    for name, value in eager.model.state_dict().items():
+        torch.testing.assert_close(compiled.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
 INTERRUPTED = """

@@ -3,9 +3,11 @@
 import base64
 import dataclasses
 import json
+import os
 import re
 from html.parser import HTMLParser
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ from PIL import Image
 from vitrail.charts import Bin
 from vitrail.errors import TrainingError
 from vitrail.report import Facts, Report, Table
-from vitrail.training.evidence import Evidence, Picture, View
+from vitrail.training.evidence import Evidence, Picture, Rebuilt, View
 from vitrail.training.training_report import Outcome, outcome_page, summary, write_report
 from vitrail.training.training_report_parts import duration
 from vitrail.training.training_report_pictures import data_uri, lit
 
 NASTY = "<script>alert(1)</script> & “co”"
+SCREENSHOTS = Path(__file__).parents[2] / "docs" / "images"  # those that the README shows
 VOID = {"meta", "img", "br"}
 
 
@@ -275,3 +278,31 @@ def test_light_and_dark_in_a_browser(tmp_path):
     assert dark[0, 0] < 50
     assert light.min() < 80  # there is ink on it
     assert dark.max() > 200
+
+
+def test_what_a_task_rebuilds_is_shown_in_threes():
+    image = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
+    page = Page(outcome_page(Outcome(title="a run", rebuilt=[Rebuilt(image, image, image, NASTY)] * 2)))
+    assert "What it rebuilds" in page.text
+    assert len(page.all("img")) == 6
+    assert [attributes["class"] for attributes in page.all("figure")] == ["triple", "triple"]
+    assert NASTY in page.text
+
+
+@pytest.mark.skipif("VITRAIL_SCREENSHOTS" not in os.environ, reason="make screenshots names the report of a real run")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_screenshots_of_a_real_run(tmp_path, scheme):
+    page = Path(os.environ["VITRAIL_SCREENSHOTS"]).resolve()
+    assert page.is_file(), f"{page} is no report; train first"
+    shot = Image.open(screenshot(page, tmp_path / "shot.png", width=1100, height=1110, scheme=scheme))
+    file = SCREENSHOTS / f"report-{scheme}.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shot.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
+    assert file.stat().st_size < 300_000
+
+
+def test_screenshots_of_the_readme_are_there_and_small():
+    for scheme, bright in (("light", True), ("dark", False)):
+        file = SCREENSHOTS / f"report-{scheme}.png"
+        assert file.stat().st_size < 300_000
+        assert (np.asarray(Image.open(file).convert("L")).mean() > 128) == bright

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_data import photos, split
 
-import vitrail.training.loop as loop_module
+import vitrail.training.step as step_module
 from vitrail.errors import ConfigError
 from vitrail.training.verify import compare, same_bits, verify_resume
 
@@ -30,7 +30,7 @@ def test_resuming_is_exact(at: int | None) -> None:
 
 def test_a_loop_with_a_hidden_state_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(1000))
-    monkeypatch.setattr(loop_module, "step_seed", lambda *_: next(seeds))  # depends on what ran before
+    monkeypatch.setattr(step_module, "step_seed", lambda *_: next(seeds))  # depends on what ran before
     report = verify_resume(data(), steps=4, at=2, **SMALL)
     assert report["Resume"].values["equal"] is False
     assert len(report["Differences"].rows) > 10

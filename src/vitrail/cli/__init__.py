@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   vitrail doctor photos/
   vitrail train photos/ --model vit_small_patch16
   vitrail train cifar10 --recipe cifar10-small
+  vitrail predict cat.jpg
   vitrail predict runs/my-run cat.jpg --top 5
   vitrail info vit_base_patch16 --image-size 384 --num-classes 10
   vitrail convert hf-hub:facebook/dinov2-small my-model
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
     except OSError as error:
-        print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
+        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        print(f"vitrail: error: {told}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
@@ -53,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     _train(_verb(verbs, "train", learning.train, "train a model on images, or go on with a run"))
     _judging(verbs)
     _showing(verbs)
-    _verb(verbs, "demo", learning.demo, "train a small ViT on embedded images in two minutes, with a report")
+    _demo(_verb(verbs, "demo", learning.demo, "train a small ViT on embedded images in two minutes, with a report"))
     return top
 
 
@@ -101,19 +103,30 @@ def _train(verb: argparse.ArgumentParser) -> None:
     _set_option(verb, "change the recipe, e.g. --set mix.cutmix=1.0 --set options.drop_path=0.1")
 
 
+def _demo(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--out", metavar="FOLDER", type=Path, help="where the run goes (default runs/demo, where it replaces the last)"
+    )
+    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    _set_option(verb, "change the recipe, e.g. --set epochs=5")
+
+
 def _judging(verbs: Any) -> None:
     verb = _verb(
         verbs, "eval", learning.evaluate, "judge a model on images: accuracy, by class, confusion, calibration"
     )
-    verb.add_argument("run", help="a run's folder, or any checkpoint that `vitrail info` reads")
+    verb.add_argument("run", help="a run's folder, any checkpoint that `vitrail info` reads, or `packaged`")
     verb.add_argument("data", help="images with labels, as for train; their test part where there is one")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
     _output_options(verb)
 
     verb = _verb(verbs, "predict", learning.predict, "say what is in pictures")
-    verb.add_argument("run", help="a run's folder, or any checkpoint")
-    verb.add_argument("paths", nargs="+", type=Path, help="image files and folders")
+    verb.usage = "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [RUN] PATH [PATH ...]"
+    verb.add_argument(
+        "paths", nargs="+", metavar="PATH",
+        help="image files and folders; before them a run's folder or any checkpoint, else the packaged model answers",
+    )  # fmt: skip
     verb.add_argument("--top", type=int, default=5, help="how many classes to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")

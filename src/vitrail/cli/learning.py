@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 from vitrail.cli.options import busy, read_changes, show_report
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError, Notice
 
 DEMO = Path("runs/demo")
 
@@ -16,9 +17,11 @@ def train(options: argparse.Namespace) -> None:
     from vitrail.training.run import train as start  # noqa: PLC0415
 
     if options.resume is not None:
-        if options.data is not None or options.recipe is not None:
-            raise ConfigError("--resume goes on with a run as it was begun: give no data and no recipe")
-        where = {"device": options.device, "shard": options.shard}
+        others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.out}
+        others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
+        where = {"device": options.device, "shard": options.shard, "model": options.model}
         run = start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options))
         print(f"report: {run.report()}")  # noqa: T201
         return
@@ -84,11 +87,17 @@ def evaluate(options: argparse.Namespace) -> None:
 def predict(options: argparse.Namespace) -> None:
     """Says what is in pictures."""
     from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
     from vitrail.tasks.predict import Prediction  # noqa: PLC0415
-    from vitrail.tasks.predict import predict as tell  # noqa: PLC0415
-    from vitrail.training.trained import open_trained  # noqa: PLC0415
+    from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
 
-    trained = open_trained(options.run)
+    named = names_model(options.paths[0])
+    source, paths = (options.paths[0], options.paths[1:]) if named else (PACKAGED, options.paths)
+    trained = open_trained(source)
+    if not paths:
+        raise ConfigError(f"{source} is a model; name pictures too: vitrail predict {source} picture.jpg")
+    if source == PACKAGED:
+        warnings.warn(f"the model is {trained.about}", Notice, stacklevel=1)
     trained.task.to(device(options.device))
 
     def line(result: Prediction) -> None:
@@ -96,9 +105,12 @@ def predict(options: argparse.Namespace) -> None:
             print(json.dumps(result.to_dict()))  # noqa: T201
             return
         said = ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in result.answers)
-        print(f"{result.path}: {result.error or said}")  # noqa: T201
+        print(result.error or f"{result.path}: {said}")  # noqa: T201
 
-    tell(trained.task, options.paths, top=options.top, augment=trained.augment, on_result=line)
+    results = trained.predict(paths, top=options.top, on_result=line)
+    if broken := [result for result in results if result.error is not None]:
+        verb = "was" if len(broken) == 1 else "were"
+        raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")
 
 
 def doctor(options: argparse.Namespace) -> None:
@@ -117,9 +129,14 @@ def demo(options: argparse.Namespace) -> None:
     """Trains a small ViT on the embedded images and writes a report."""
     import shutil  # noqa: PLC0415
 
+    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.training.plan import make_plan  # noqa: PLC0415
     from vitrail.training.run import train as start  # noqa: PLC0415
 
-    if (DEMO / "run.json").is_file():
+    changes = read_changes(options.changes)
+    if options.out is None and (DEMO / "run.json").is_file():
+        device(options.device)
+        make_plan("demo", recipe="demo", changes=changes)  # a mistake is told before anything is lost
         shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
-    run = start("demo", recipe="demo", folder=DEMO)
+    run = start("demo", recipe="demo", folder=options.out or DEMO, device=options.device, **changes)
     print(f"test accuracy {100 * run.metrics['test_accuracy']:.1f} %; report: {run.report()}")  # noqa: T201

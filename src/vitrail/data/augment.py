@@ -92,7 +92,7 @@ class Augment:
         self.config, self.seed = config, seed
         self.prepare = Prepare(config, image_size=image_size, channels=channels)
 
-    def __call__(self, batch: Batch, epoch: int) -> Batch:
+    def __call__(self, batch: Batch, epoch: int | Tensor) -> Batch:
         """uint8 B C H W -> float32 B C *image_size; labels and ids as they are."""
         config, prepare = self.config, self.prepare
         prepare.check(batch.images)

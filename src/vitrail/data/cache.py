@@ -26,6 +26,7 @@ from vitrail.report import show
 MAX_BROKEN = 0.01  # of all images: more than this is no accident
 _BLOCK = 4 << 20  # bytes of pixels that are written and checked together
 _IN_MEMORY = 1 << 30  # bytes: arrays that fit are converted without a file
+_CHECKED = 256 << 20  # bytes in memory that a checksum reads: a fraction of a second
 _AHEAD = 2  # blocks that are decoded while one is written
 
 Progress = Callable[[int, int], None]  # images done, and of how many
@@ -42,6 +43,7 @@ class Packed:
     classes: tuple[str, ...]
     name: str
     skipped: Skipped = ()
+    pixels: str = ""  # a checksum of the images, where the file that they are mapped from has one
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,6 +52,16 @@ class Packed:
     def multi_label(self) -> bool:
         """Whether an image may have several labels, or none."""
         return self.labels.ndim == 2
+
+    def checksum(self) -> str:
+        """Tells these images and labels from others, wherever they lie; of very many in memory it looks at some."""
+        state = hashlib.sha256(f"{tuple(self.images.shape)} {self.classes} {self.pixels}".encode())
+        for tensor in (self.ids, self.labels):
+            state.update(tensor.contiguous().numpy().data.cast("B"))
+        step = max(1, -(-self.images.numel() // _CHECKED))
+        for image in () if self.pixels else self.images[::step]:
+            state.update(image.contiguous().numpy().data.cast("B"))
+        return state.hexdigest()[:16]
 
 
 def fit(images: Tensor, *, size: tuple[int, int], channels: int) -> Tensor:
@@ -145,7 +157,7 @@ def _not_written(path: Path, error: OSError, count: int) -> DataError:
     )
 
 
-def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str]) -> Packed:
+def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str], pixels: str = "") -> Packed:
     ids = torch.tensor([index for index in range(len(dataset)) if index not in broken])
     skipped = tuple((dataset.where(index), reason) for index, reason in sorted(broken.items()))
     return Packed(
@@ -155,6 +167,7 @@ def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str]) -> Packed:
         classes=dataset.classes,
         name=dataset.name,
         skipped=skipped,
+        pixels=pixels,
     )
 
 
@@ -178,7 +191,7 @@ def _open(dataset: Dataset, path: Path, expected: dict[str, Any], *, verify: boo
         raise cache_file.Unusable("the data set has changed since")
     broken = {int(index): reason for index, reason in about["broken"].items()}
     images = pixels.view(len(dataset) - len(broken), expected["channels"], *expected["size"])  # M C H W
-    return _packed(dataset, images, broken)
+    return _packed(dataset, images, broken, about["pixels"])
 
 
 def _build(
@@ -216,7 +229,8 @@ def _check_broken(dataset: Dataset, broken: dict[int, str], max_broken: float) -
     """DataError with names and advice where more images are broken than `max_broken` of all."""
     if len(broken) <= max_broken * len(dataset):
         return
-    shown = "; ".join(f"{dataset.where(index)} ({reason})" for index, reason in list(broken.items())[:5])
+    told = ((dataset.where(index), reason) for index, reason in list(broken.items())[:5])
+    shown = "; ".join(f"{where} ({reason.removeprefix(f'{where} ')})" for where, reason in told)
     raise DataError(
         f"{dataset.name}: {len(broken):,} or more of {len(dataset):,} images cannot be read, over the limit of "
         f"{show(max_broken, 'share')}: {shown}{'; ...' if len(broken) > 5 else ''}. Repair or remove them; "

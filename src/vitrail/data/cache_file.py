@@ -57,15 +57,17 @@ def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]
     """The pixels as one flat mapped tensor, and what `write` was told of them; Unusable where anything is wrong.
 
     Sizes and the description are always checked, the pixels in a sample of blocks, or in all where `whole` is true.
+    "pixels" is a checksum of all pixels, made of those of the blocks.
     """
     with path.open("rb") as file:
         footer = _footer(file, path.stat().st_size)
         blocks: list[list[int]] = footer["blocks"]
         _check_blocks(file, blocks, whole=whole)
+    about = footer["about"] | {"pixels": hashlib.sha256(json.dumps(blocks).encode()).hexdigest()}
     total = sum(size for size, _ in blocks)
     if total == 0:
-        return torch.empty(0, dtype=torch.uint8), footer["about"]
-    return torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8), footer["about"]
+        return torch.empty(0, dtype=torch.uint8), about
+    return torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8), about
 
 
 def _footer(file: IO[bytes], size: int) -> dict[str, Any]:

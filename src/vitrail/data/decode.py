@@ -7,6 +7,7 @@ rotation is carried out, and of an animation the first frame is taken.
 
 import functools
 import importlib
+import re
 import struct
 import threading
 import warnings
@@ -121,11 +122,14 @@ def _open(data: bytes, name: str) -> Image.Image:
     except UnidentifiedImageError as error:
         raise BrokenImage(f"{name} cannot be decoded: {_what_else(data)}") from error
     except Image.DecompressionBombError as error:
-        raise BrokenImage(
-            f"{name} cannot be decoded: {error}".replace(", could be decompression bomb DOS attack", "")
-        ) from error
+        count = re.search(r"\d+", str(error))  # "Image size (900000000 pixels) exceeds limit of ..."
+        raise BrokenImage(_too_large(name, f"{int(count[0]):,}" if count else "too many", MAX_PIXELS)) from error
     except Exception as error:  # a damaged header fails in more ways than one can name
         raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
+
+
+def _too_large(name: str, pixels: str, most: int) -> str:
+    return f"{name} cannot be decoded: it has {pixels} pixels, more than the {most:,} allowed; make it smaller"
 
 
 def _what_else(data: bytes) -> str:
@@ -150,10 +154,7 @@ def _decode_by_pillow(data: bytes, channels: Channels, name: str, max_pixels: in
     """H W for one channel, H W 3 for three."""
     image = _open(data, name)
     if image.width * image.height > max_pixels:
-        raise BrokenImage(
-            f"{name} cannot be decoded: it has {image.width:,} x {image.height:,} pixels, "
-            f"more than the {max_pixels:,} allowed; make it smaller"
-        )
+        raise BrokenImage(_too_large(name, f"{image.width:,} x {image.height:,}", max_pixels))
     try:
         image.load()
         image = _upright(image)

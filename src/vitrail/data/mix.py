@@ -23,7 +23,7 @@ class Mix:
         alphas = {"mixup": config.mixup, "cutmix": config.cutmix, "patch_mixup": config.patch_mixup}
         self.alphas = {name: alpha for name, alpha in alphas.items() if alpha > 0}
 
-    def __call__(self, batch: Batch, epoch: int) -> Batch:
+    def __call__(self, batch: Batch, epoch: int | Tensor) -> Batch:
         """Float images B C H W; labels B int64 or B K become B K float32."""
         labels = self._soft(batch.labels)
         if not self.alphas or not self.config.share:

@@ -20,9 +20,13 @@ TRIES = 8  # of a rejection that accepts 95 % and more: all fail once in 10^10
 class Stream:
     """The random numbers of a batch of samples in one epoch; ids B int64."""
 
-    def __init__(self, seed: int, epoch: int, ids: Tensor) -> None:
-        key = _mixed(_mixed(seed + STEP) + (epoch + 1) * STEP)
-        self.state = _mix(ids.long() * _signed(STEP) + _signed(key))  # B
+    def __init__(self, seed: int, epoch: int | Tensor, ids: Tensor) -> None:
+        first = _mixed(seed + STEP)
+        if isinstance(epoch, Tensor):  # a recording on a GPU, for whatever epoch it is replayed in
+            key: int | Tensor = _mix((epoch + 1) * _signed(STEP) + _signed(first))
+        else:
+            key = _signed(_mixed(first + (epoch + 1) * STEP))
+        self.state = _mix(ids.long() * _signed(STEP) + key)  # B
 
     def bits(self, name: str, count: int) -> Tensor:
         """64 random bits for each sample and position: B count int64."""

@@ -52,6 +52,8 @@ class _Read(NamedTuple):
 def as_task(model: Task | Backbone) -> Task:
     """The task itself, or classification by a model, which numbers its classes where it does not know their names."""
     if isinstance(model, Task):
+        if not model.classes:
+            raise ConfigError(f"{type(model).__name__} reads no labels, so it cannot tell classes apart")
         return model
     if not model.config.num_classes:
         raise ConfigError("the model has no head (num_classes is 0), so it cannot tell classes apart")

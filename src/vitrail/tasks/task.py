@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
 
+from vitrail.config import Choice
 from vitrail.data.dataset import Batch
 from vitrail.models.backbone import Backbone
 
@@ -30,7 +31,7 @@ class Task(nn.Module):
     """Owns a backbone; the trainer knows a task through these methods alone."""
 
     backbone: Backbone
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # none where the task reads no labels
     best_metric: str  # of `metrics().compute()`, higher is better: what the best checkpoint is chosen by
 
     @abstractmethod
@@ -39,7 +40,7 @@ class Task(nn.Module):
 
     @abstractmethod
     def outputs(self, images: Tensor) -> Tensor:
-        """What metrics and predictions are made of: logits B K."""
+        """What metrics are made of, a row an image: logits B K, or errors."""
 
     @abstractmethod
     def metrics(self) -> Meter:
@@ -47,7 +48,7 @@ class Task(nn.Module):
 
     @abstractmethod
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
-        """Named results for float images B C H W: probabilities B K, and what else the task gives."""
+        """Named results for float images B C H W: probabilities B K where there are classes, and what else it gives."""
 
     def adopt(self, results: Mapping[str, Any]) -> None:
         """Takes over what a validation chose, e.g. thresholds, so that predictions use it."""
@@ -55,3 +56,11 @@ class Task(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The loss: what wrappers of modules (DDP, FSDP, compile) call."""
         return self.loss(batch)
+
+
+class PretrainConfig(Choice):
+    """How a model learns from images alone, before it learns from labels."""
+
+    @abstractmethod
+    def build(self, backbone: Backbone) -> Task:
+        """The task around a model without a head."""

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Rate, apply
+from vitrail.config import Choice, Config, Count, CountFromZero, NotNegative, Positive, Rate, apply
 from vitrail.data.augment import AugmentConfig, MixConfig
 from vitrail.errors import ConfigError
+from vitrail.tasks.mae import MAEConfig  # noqa: F401  (it registers its kind)
+from vitrail.tasks.task import PretrainConfig
 
 C = TypeVar("C", bound=Config)
 
@@ -16,9 +18,10 @@ C = TypeVar("C", bound=Config)
 class OptimiserConfig(Config):
     """AdamW (arXiv:1711.05101); no decay on norms, biases, positions and tokens.
 
-    `layer_decay` multiplies the rate once more for each block further from the head (arXiv:2106.08254).
+    "muon" takes orthogonal steps for the matrices of blocks, and AdamW's for the rest. `layer_decay` multiplies the rate once more for each block further from the head (arXiv:2106.08254).
     """
 
+    kind: Literal["adamw", "muon"] = "adamw"
     lr: Positive = 1e-3
     weight_decay: NotNegative = 0.05
     betas: tuple[Rate, Rate] = (0.9, 0.999)
@@ -49,7 +52,8 @@ class TrainConfig(Config):
     """A recipe: model, data treatment, optimisation.
 
     `batch_size` counts images per optimiser step over all processes and all `accumulate` parts. `options` are changes
-    to the model's config, as keywords of `vitrail.create`. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
+    to the model's config, as keywords of `vitrail.create`. `pretrain` learns from the images alone and leaves a model
+    without a head, ready to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
     """
 
     model: str = "vit_tiny_patch16"
@@ -64,6 +68,7 @@ class TrainConfig(Config):
     mix: MixConfig = MixConfig()
     label_smoothing: Rate = 0.0
     distill: DistillConfig = DistillConfig()
+    pretrain: PretrainConfig | None = None  # e.g. "mae"; None: labels are learned
     ema: Rate | None = None
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     compile: bool = False
@@ -89,7 +94,7 @@ def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
     for name, value in changes.items():
         now = getattr(config, name, None)
         path = f"{where}.{name}" if where else name
-        if isinstance(now, Config) and not isinstance(value, Config):
+        if isinstance(now, Config) and not isinstance(now, Choice) and not isinstance(value, Config):
             plain[name] = change(now, _mapping(value, path), path)
         elif isinstance(now, dict):
             direct[name] = now | dict(_mapping(plain.pop(name), path))

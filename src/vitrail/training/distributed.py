@@ -149,7 +149,7 @@ def spread(
     if compiled:
         # What FSDP does between blocks cannot be compiled; the blocks themselves can.
         for module in _blocks(task) if shard == "fsdp" and world.size > 1 else [task]:
-            module.compile(mode="reduce-overhead" if device.type == "cuda" and shard == "ddp" else None)
+            module.compile()
     if world.size == 1:
         return task
     if shard == "ddp":

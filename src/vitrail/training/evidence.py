@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.charts import Bin
+from vitrail.data.augment import Prepare
+from vitrail.data.colour import channel_values
 from vitrail.data.dataset import Batch
 from vitrail.errors import DataError, Unsupported
 from vitrail.layers.block import Block
@@ -19,6 +21,7 @@ from vitrail.models.vit import ViT
 from vitrail.report import Value
 from vitrail.tasks.task import Task
 
+_GREY = 128  # where a patch is hidden
 _SURE = 1.959964  # standard deviations on either side that hold 95 % of a normal distribution
 
 
@@ -37,6 +40,15 @@ class View(NamedTuple):
 
     picture: Picture
     attention: Tensor
+
+
+class Rebuilt(NamedTuple):
+    """An image, what of it a model was shown, and what it made of that, uint8 C H W each; and the sample's name."""
+
+    image: Tensor
+    shown: Tensor
+    rebuilt: Tensor
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +171,31 @@ def views(model: Backbone, pictures: Sequence[Picture], *, prepare: Callable[[Te
     images = torch.stack([picture.image for picture in pictures])  # B C H W
     maps = class_attention(model, prepare(images.to(next(model.parameters()).device))).cpu()
     return tuple(View(picture, attention) for picture, attention in zip(pictures, maps, strict=True))
+
+
+@torch.no_grad()
+def rebuild(
+    task: Task, batch: Batch, *, prepare: Prepare, where: Callable[[int], str] = "image {:,}".format, most: int = 12
+) -> tuple[Rebuilt, ...]:
+    """The first images of a batch (uint8 B C H W) beside what a task rebuilds of them; hidden patches are shown grey.
+
+    The task's `predict` gives `rebuilt` B C H W and `hidden` B h w. It is left in the mode in which it came.
+    """
+    learning = task.training
+    task.eval()
+    try:
+        images = prepare(batch.images[:most])
+        found = task.predict(images)
+    finally:
+        task.train(learning)
+    mean, deviation = (channel_values(values, images.device) for values in (prepare.mean, prepare.std))
+    truth, made = (
+        ((pixels * deviation + mean).clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+        for pixels in (images, found["rebuilt"].float())
+    )
+    hidden = F.interpolate(found["hidden"][:, None].float(), size=prepare.image_size).bool().cpu()  # B 1 H W
+    names = [where(index) for index in batch.ids[:most].tolist()]
+    return tuple(map(Rebuilt, truth, truth.masked_fill(hidden, _GREY), made, names))
 
 
 class _Answers(NamedTuple):

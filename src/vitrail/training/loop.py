@@ -5,7 +5,6 @@ so a run that was stopped anywhere and resumed ends with the same bits as one th
 """
 
 import contextlib
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.batches import Batches
 from vitrail.data.dataset import Batch
-from vitrail.hardware import Precision, autocast
 from vitrail.training.config import TrainConfig
-from vitrail.training.distributed import World, gradients
 from vitrail.training.guard import Guard, Signals, leave, refuse
 from vitrail.training.logs import Logs
-from vitrail.training.optimiser import clip, set_rate
 from vitrail.training.schedule import Schedule
-from vitrail.training.state import Learner, Progress, Store
+from vitrail.training.state import Progress, Store
+from vitrail.training.step import Step
 from vitrail.training.validate import numbers
 
 CHECK_EVERY = 10  # steps between looks at a GPU's numbers, since each look waits for it; a CPU is looked at each step
@@ -36,10 +33,8 @@ class Loop:
     """One run: `run` goes from wherever `progress` stands to the end."""
 
     config: TrainConfig
-    learner: Learner
-    loss: nn.Module  # the task, or what spreads it over processes: its call is the loss of a batch
+    step: Step
     feed: Batches
-    treat: Callable[[Batch, int], Batch]  # augments and mixes the batch of an epoch
     evaluate: Callable[[], Mapping[str, Any]]  # validation metrics of the task as it stands
     publish: Callable[[Mapping[str, Any]], object]  # keeps the task as it stands, with these metrics, as the best
     schedule: Schedule
@@ -47,12 +42,10 @@ class Loop:
     identity: Mapping[str, Any]
     folder: Path
     logs: Logs
-    device: torch.device
-    precision: Precision = "float32"
-    world: World = field(default_factory=World)
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
+        self.learner, self.world, self.device = self.step.learner, self.step.world, self.step.device
         self.steps = len(self.feed) // self.config.accumulate  # of an epoch
         self.guard = Guard(self.device)
         self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
@@ -105,26 +98,14 @@ class Loop:
             })  # fmt: skip
 
     def _step(self, parts: Sequence[Batch]) -> None:
-        """One step of the optimiser on the mean gradient of some equal parts."""
-        now, learner = self.progress, self.learner
-        set_rate(learner.optimiser, self.rate)
-        for index, part in enumerate(parts):
-            torch.manual_seed(step_seed(self.config.seed, now.step, index, self.world.rank))
-            with gradients(self.loss, now=index == len(parts) - 1):
-                batch = self.treat(part, now.epoch)
-                with autocast(self.device, self.precision):
-                    losses = self.loss(batch)
-                learner.scaler.scale(losses["loss"] / len(parts)).backward()
-            self._add(losses, 1 / len(parts))
-        learner.scaler.unscale_(learner.optimiser)
-        norm = clip(learner.optimiser, self.config.optimiser.clip)
+        now = self.progress
+        losses, norm = self.step(parts, rate=self.rate, epoch=now.epoch, step=now.step)
+        for name, value in losses.items():
+            self.totals[name] = self.totals[name] + value if name in self.totals else value
         # Under fp16 an infinite gradient is routine: the scaler skips the step and lowers its scale.
-        self.guard.watch(now.step, losses["loss"], *([] if self.precision == "fp16" else [norm]))
-        learner.scaler.step(learner.optimiser)
-        learner.scaler.update()
-        learner.optimiser.zero_grad(set_to_none=True)
-        if learner.ema is not None:
-            learner.ema.update()
+        self.guard.watch(now.step, losses["loss"], *([] if self.step.precision == "fp16" else [norm]))
+        if self.learner.ema is not None:
+            self.learner.ema.update()
         now.step, now.done = now.step + 1, now.done + 1
 
     @property
@@ -179,19 +160,8 @@ class Loop:
         now.best, now.best_epoch, now.best_step = value, now.epoch, now.step
         return True
 
-    def _add(self, losses: Mapping[str, Tensor], share: float) -> None:
-        for name, value in losses.items():
-            term = value.detach().float() * share
-            self.totals[name] = self.totals[name] + term if name in self.totals else term
-
     def _sums(self) -> dict[str, float]:
         return self.world.mean({name: float(total) for name, total in self.totals.items()})
 
     def _means(self) -> dict[str, float]:
         return {name: float(total) / max(self.progress.done, 1) for name, total in self.totals.items()}
-
-
-def step_seed(seed: int, step: int, part: int, rank: int) -> int:
-    """The seed of everything random inside the model at one step."""
-    text = f"{seed} {step} {part} {rank}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())

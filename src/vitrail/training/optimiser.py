@@ -1,4 +1,4 @@
-"""AdamW over groups of parameters: what decays, and how fast each layer learns."""
+"""AdamW or Muon over groups of parameters: what decays, and how fast each layer learns."""
 
 import re
 from collections.abc import Iterator
@@ -13,10 +13,12 @@ from vitrail.layers.pool import AttentionPool
 from vitrail.layers.position import Gridded
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.training.config import OptimiserConfig
+from vitrail.training.muon import Muon
 
 _FUSED = ("cuda", "cpu", "mps")  # devices with one kernel for the whole AdamW step
 # Everything of a backbone that stands before the first block.
 _EMBEDDING = re.compile(r"(^|\.)(patch|prefix|position|embed_norm)\.")
+_BLOCK = re.compile(r"^(?!decoder\.)(?:.*\.)?blocks\.(\d+)\.")  # a task's decoder is as far from the image as a head
 
 
 class Learned(NamedTuple):
@@ -49,25 +51,26 @@ def _free(module: nn.Module) -> Iterator[str]:
 
 
 def _depth(module: nn.Module) -> int:
-    found = [re.search(r"(?:^|\.)blocks\.(\d+)\.", name) for name, _ in module.named_parameters()]
+    found = [_BLOCK.match(name) for name, _ in module.named_parameters()]
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def _layer(name: str, depth: int) -> int:
-    if block := re.search(r"(?:^|\.)blocks\.(\d+)\.", name):
+    if block := _BLOCK.match(name):
         return int(block[1]) + 1
     return 0 if _EMBEDDING.search(name) else depth + 1
 
 
 def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
     """Parameter groups for AdamW; `scale` is each group's share of the rate, `names` its parameters' names."""
-    found: dict[tuple[float, bool], dict[str, Any]] = {}
+    found: dict[tuple[float, bool, int], dict[str, Any]] = {}
     last = _depth(module) + 1
     for name, parameter, decays, layer in learned(module):
         scale = 1.0 if config.layer_decay is None else config.layer_decay ** (last - layer)
         decay = config.weight_decay if decays else 0.0
+        parts = _parts(name, parameter) if config.kind == "muon" and decays else 0
         fresh = {"params": [], "names": [], "scale": scale, "lr": config.lr * scale, "weight_decay": decay}
-        group = found.setdefault((scale, decays), fresh)
+        group = found.setdefault((scale, decays, parts), fresh | {"matrices": parts > 0, "parts": parts})
         group["params"].append(parameter)
         group["names"].append(name)
     if not found:
@@ -75,10 +78,17 @@ def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _parts(name: str, parameter: nn.Parameter) -> int:
+    """Into how many maps Muon cuts a parameter; 0 where it is none of its matrices, which are those of blocks."""
+    if parameter.ndim != 2 or not _BLOCK.match(name):
+        return 0
+    return 3 if name.endswith("qkv.weight") else 1
+
+
 def build(module: nn.Module, config: OptimiserConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW for everything in a module that learns; fused where the device has such a kernel."""
+    """The optimiser for everything in a module that learns; fused where the device has such a kernel."""
     fused = device.type in _FUSED
-    return torch.optim.AdamW(
+    return (Muon if config.kind == "muon" else torch.optim.AdamW)(
         groups(module, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=fused, foreach=not fused
     )
 
@@ -86,7 +96,10 @@ def build(module: nn.Module, config: OptimiserConfig, device: torch.device) -> t
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Gives each group its share of the rate."""
     for group in optimiser.param_groups:
-        group["lr"] = rate * group["scale"]
+        if isinstance(group["lr"], Tensor):  # a recorded step reads it there
+            group["lr"].fill_(rate * group["scale"])
+        else:
+            group["lr"] = rate * group["scale"]
 
 
 def clip(optimiser: torch.optim.Optimizer, limit: float | None) -> Tensor:

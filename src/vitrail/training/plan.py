@@ -1,7 +1,7 @@
 """What a run will be, decided before its first step: data, model, sizes, batch; each choice with its reason."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,13 @@ class Plan:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
-        return self.data.train.classes
+        """The names of the classes; none where the task reads no labels."""
+        return classes_of(self.config, self.data)
 
     def identity(self, train: Packed) -> dict[str, Any]:
         """What must be equal for one run to go on as another."""
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
-        data = {"images": len(train), "classes": list(self.classes)}
+        data = {"images": len(train), "classes": list(self.classes), "checksum": train.checksum()}
         plain: dict[str, Any] = json.loads(json.dumps({"recipe": recipe, "model": self.model, "data": data}))
         return plain
 
@@ -72,6 +72,8 @@ class Plan:
             add_lora(backbone, config.lora)
         if config.freeze_until is not None:
             freeze_until(backbone, config.freeze_until)
+        if config.pretrain is not None:
+            return config.pretrain.build(backbone)
         if self.teacher is None:
             several = self.data.train.multi_label
             return Classify(backbone, classes=self.classes, multi_label=several, label_smoothing=config.label_smoothing)
@@ -82,12 +84,18 @@ class Plan:
             temperature=how.temperature, label_smoothing=config.label_smoothing,
         )  # fmt: skip
 
+    def finished(self, model: Backbone, thresholds: Sequence[float] | None = None) -> Task:
+        """The task around its best model, when there is nothing more to learn."""
+        if self.config.pretrain is not None:
+            return self.config.pretrain.build(model)
+        return Classify(model, classes=self.classes, multi_label=self.data.train.multi_label, thresholds=thresholds)
+
     def bare(self, *, blank: bool = False) -> Backbone:
         """The model alone, plain linear maps throughout."""
         backbone = build(FAMILIES[self.model["family"]], self.backbone_config)
         if self.start is not None and not blank:
             backbone.load_state_dict(_loaded(self.start, self.config, len(self.classes)).state_dict())
-        backbone.labels = self.classes
+        backbone.labels = self.classes or None
         return backbone
 
     def pack(self, dataset: Dataset, *, learning: bool, progress: Any = None) -> Packed:
@@ -95,6 +103,11 @@ class Plan:
         config = self.backbone_config
         size = stored_size(dataset, config.image_size, cropped=learning and self.config.augment.crop == "resized")
         return pack(dataset, size=size, channels=config.channels, progress=progress)
+
+
+def classes_of(config: TrainConfig, data: Splits) -> tuple[str, ...]:
+    """The classes that a run tells apart."""
+    return data.train.classes if config.pretrain is None else ()
 
 
 def stored_size(dataset: Dataset, size: tuple[int, int], *, cropped: bool) -> tuple[int, int]:
@@ -116,16 +129,18 @@ def make_plan(
     config = change(config, {"model": model} if model is not None else {})
     config = change(config, changes or {})
     named = model is not None or "model" in {**_recipe(recipe), **(changes or {})}
+    _check_labels(config, teacher)
     splits = data if isinstance(data, Splits) else open_data(data, val=val, seed=config.seed)
     seen = look(splits.train)
     notes = [*splits.notes]
     if start is None:
         config, backbone = _fresh(config, splits, seen, notes, named=named)
     else:
-        backbone = _loaded(start, config, len(splits.train.classes))
+        backbone = _loaded(start, config, len(classes_of(config, splits)))
         notes.append(f"starts from the weights of {start}")
     height, width = backbone.config.image_size
-    notes.append(f"images are brought to {height} x {width} pixels, {backbone.config.channels} channels")
+    tint = "grey" if backbone.config.channels == 1 else "in colour"
+    notes.append(f"images are brought to {height} x {width} pixels, {tint}")
     if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
         notes.append(f"they are only about {seen.height} x {seen.width}: a model for smaller images would be faster")
     about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
@@ -138,9 +153,20 @@ def make_plan(
         teacher=teacher,
         notes=(),
     )
+    if config.pretrain is not None:
+        plan.task(blank=True)  # a model that cannot learn so is refused before any image is read
+        notes.append(f"pre-training ({config.pretrain.kind}): no label is read, and the model gets no head")
     if config.lora is not None or config.freeze_until is not None:
         notes.append(str(learning(plan.task(blank=True))))
     return Plan(**{**vars(plan), "notes": tuple(notes)})
+
+
+def _check_labels(config: TrainConfig, teacher: Teacher | None) -> None:
+    """Refuses what needs labels where none are read."""
+    mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
+    asked = {"a teacher": teacher is not None, "mix": mixes, "label_smoothing": config.label_smoothing}
+    if config.pretrain is not None and (useless := [name for name, is_on in asked.items() if is_on]):
+        raise ConfigError(f"pretrain {config.pretrain.kind!r} reads no labels and cannot use {', '.join(useless)}")
 
 
 def _recipe(recipe: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -176,7 +202,7 @@ def _fresh(
     config: TrainConfig, splits: Splits, seen: Seen, notes: list[str], *, named: bool
 ) -> tuple[TrainConfig, Backbone]:
     """A model without weights for the data, and the config that names it."""
-    options = {"num_classes": len(splits.train.classes), **config.options}
+    options = {"num_classes": len(classes_of(config, splits)), **config.options}
     size = config.image_size
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
         config = change(config, {"model": "vit32_small"})

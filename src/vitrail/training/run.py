@@ -4,16 +4,15 @@
     run.metrics["accuracy"], run.model, run.report()
 
 A run's folder holds model.safetensors and config.json (the best model: `vitrail.load` takes the folder), best.json,
-metrics.jsonl, run.json (everything that was decided) and checkpoints/.
+metrics.jsonl, run.json (everything that was decided) and checkpoints/; task.safetensors holds what a task learned
+beside its model, such as a decoder.
 """
 
-import contextlib
 import json
-import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,42 +21,33 @@ from typing import Any
 import torch
 
 from vitrail import __version__
-from vitrail.data.augment import Augment, Prepare
 from vitrail.data.batches import Batches
 from vitrail.data.cache import Packed
-from vitrail.data.dataset import Batch, Dataset
-from vitrail.data.mix import Mix
+from vitrail.data.dataset import Dataset
 from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
 from vitrail.hardware import device as choose_device
-from vitrail.hardware import precision as choose_precision
-from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.backbone import Backbone
-from vitrail.models.checkpoint import load, save
-from vitrail.models.checkpoint.files import write_json
-from vitrail.tasks.classify import Classify
+from vitrail.models.checkpoint import load
+from vitrail.models.checkpoint.files import read, write_json
 from vitrail.tasks.task import Task
-from vitrail.training.config import TrainConfig, change
-from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, join, restarted, spread, whole
-from vitrail.training.ema import Average
+from vitrail.training.assemble import (
+    BESIDE,
+    EVALUATED_AT_ONCE,
+    Packs,
+    assemble,
+    beside_model,
+    deterministic,
+    preparation,
+    prepare_data,
+)
+from vitrail.training.config import TrainConfig
+from vitrail.training.distributed import Shard, join, restarted
 from vitrail.training.evaluate import measure
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
-from vitrail.training.optimiser import build as build_optimiser
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, plan_to_dict, read_plan
-from vitrail.training.schedule import Schedule
-from vitrail.training.state import Learner
-from vitrail.training.validate import numbers, validate
-
-_EVALUATED_AT_ONCE = 4  # times the batch of a training step: no activations are kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class Packs:
-    """The images of a run, decoded."""
-
-    train: Packed
-    val: Packed
-    test: Packed | None
+from vitrail.training.step import own_stream
+from vitrail.training.validate import numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +74,9 @@ class Run:
     def report(self) -> Path:
         """Writes report.html into the folder and gives back where it is."""
         from vitrail.profiling import describe  # noqa: PLC0415
-        from vitrail.training.evidence import collect, views  # noqa: PLC0415
         from vitrail.training.training_report import Outcome, write_report  # noqa: PLC0415
 
-        packed, data = self._judged()
-        device = next(self.task.parameters()).device
-        prepare = preparation(self.plan)
-        batches = Batches(packed, batch_size=256, seed=0, shuffle=False, device=device)
-        evidence = collect(self.task, batches.epoch(0), prepare=prepare, classes=self.plan.classes, where=data.where)
-        try:
-            seen, unseen = views(self.model, evidence.examples, prepare=prepare), ""
-        except Unsupported as reason:
-            seen, unseen = (), str(reason)
+        packed, _ = self._judged()
         about = json.loads((self.folder / "run.json").read_text())
         outcome = Outcome(
             title=f"{self.folder.name}: {self.config.model} on {packed.name}",
@@ -104,14 +85,29 @@ class Run:
             environment=about["environment"],
             notes=self.plan.notes,
             history=[_row(entry) for entry in self.history],
-            metrics=self.metrics,
-            evidence=evidence,
-            views=seen,
-            no_views=unseen,
+            best_metric=self.task.best_metric,
+            metrics=self._figures(),
+            **self._shown(),
             cost=describe(self.model),
             skipped=(*self.packs.train.skipped, *self.packs.val.skipped),
         )
         return write_report(outcome, self.folder / "report.html")
+
+    def _shown(self) -> dict[str, Any]:
+        """What the model does with pictures, by the names that an Outcome has for it."""
+        from vitrail.training.evidence import collect, rebuild, views  # noqa: PLC0415
+
+        packed, data = self._judged()
+        device, where = next(self.task.parameters()).device, partial(_called, data)
+        prepare = preparation(self.plan)
+        batches = Batches(packed, batch_size=256, seed=0, shuffle=False, device=device).epoch(0)
+        if not self.task.classes:
+            return {"rebuilt": rebuild(self.task, next(batches), prepare=prepare, where=where)}
+        evidence = collect(self.task, batches, prepare=prepare, classes=self.plan.classes, where=where)
+        try:
+            return {"evidence": evidence, "views": views(self.model, evidence.examples, prepare=prepare)}
+        except Unsupported as reason:
+            return {"evidence": evidence, "no_views": str(reason)}
 
     def _judged(self) -> tuple[Packed, Dataset]:
         """The images that the report speaks of: test where there are some, else validation."""
@@ -119,13 +115,24 @@ class Run:
             return self.packs.test, self.plan.data.test
         return self.packs.val, self.plan.data.val
 
+    def _figures(self) -> dict[str, float]:
+        """The metrics of the images that the report speaks of, and what the best epoch was chosen by."""
+        if self.packs.test is None:
+            return dict(self.metrics)
+        of_test = {name.removeprefix("test_"): value for name, value in self.metrics.items() if name[:5] == "test_"}
+        return of_test | {f"val/{self.task.best_metric}": self.metrics[self.task.best_metric]}
+
+
+def _called(data: Dataset, index: int) -> str:
+    """A sample's name inside its data set: a report shows it in little room."""
+    key = data.key(index)
+    return f"image {key}" if key.isdigit() else key
+
 
 def _row(entry: Mapping[str, Any]) -> dict[str, float | None]:
-    """An epoch as the report's curves take it."""
-    val = entry.get("val", {})
-    row = {"epoch": entry["epoch"], "loss": entry["train"]["loss"], "val_loss": val.get("nll", val.get("bce"))}
-    row |= {name: val.get(name) for name in ("accuracy", "ap") if name in val}
-    return row | {name: entry[name] for name in ("lr", "images_per_second", "seconds", "waiting")}
+    """An epoch as the report's curves take it, and as metrics.jsonl has it."""
+    row = {f"{split}/{name}": value for split in ("train", "val") for name, value in entry.get(split, {}).items()}
+    return row | {name: entry[name] for name in ("epoch", "lr", "images_per_second", "seconds", "waiting")}
 
 
 def train(
@@ -157,15 +164,24 @@ def train(
             for note in plan.notes:
                 logs.say(note)
             plan, packs = prepare_data(plan, world, logs)
-            with deterministic(plan.config):
+            with deterministic(plan.config), own_stream(where):
                 loop = assemble(plan, packs, place, world=world, device=where, shard=shard, logs=logs, blank=goes_on)
                 if goes_on:
                     loop.resume()
                 elif world.main:
                     _begin(plan, loop, val)
-                loop.run()
+                _learn(loop)
                 world.wait()  # until the best model is written
                 return finish(plan, packs, loop)
+
+
+def _learn(loop: Loop) -> None:
+    """Trains to the end; where a disk is full or read-only, says how to go on."""
+    try:
+        loop.run()
+    except CheckpointError as error:
+        way = f"go on with: vitrail train --resume {loop.folder}" if loop.store.steps() else "start again"
+        raise TrainingError(f"{error}. Make room there, or see to its permissions, then {way}") from error
 
 
 def _folder(folder: str | Path | None, plan: Plan) -> Path:
@@ -175,118 +191,9 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
             raise TrainingError(f"{folder} holds a run already; go on with it (resume), or choose another folder")
         return Path(folder)
     name = f"{plan.data.train.name.strip('/').split('/')[-1]}-{plan.config.model}".replace(" ", "-")
+    name += "" if plan.config.pretrain is None else f"-{plan.config.pretrain.kind}"
     taken = [Path("runs", name), *(Path("runs", f"{name}-{number}") for number in range(2, 10_000))]
     return next(place for place in taken if not place.exists())
-
-
-def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
-    """Decodes all images once, and fits the batch to a set that is smaller than one."""
-    notes, splits = [], plan.data
-    if not world.main:
-        world.wait()  # the first process writes the cache, the others read it
-    train = plan.pack(splits.train, learning=True)
-    val = plan.pack(splits.val, learning=False)
-    test = None if splits.test is None else plan.pack(splits.test, learning=False)
-    if world.main:
-        world.wait()
-    if skipped := [*train.skipped, *val.skipped]:
-        notes.append(f"{len(skipped)} broken images were left out, such as {skipped[0][0]}: {skipped[0][1]}")
-    config, unit = plan.config, 2 * world.size * plan.config.accumulate if world.size > 1 else plan.config.accumulate
-    if config.batch_size > len(train):
-        size = max(len(train) // unit * unit, unit)
-        notes.append(
-            f"there are only {len(train)} training images: batch_size is {size} instead of {config.batch_size}"
-        )
-        config = change(config, {"batch_size": size})
-    if config.batch_size % config.accumulate:
-        raise ConfigError(
-            f"batch_size {config.batch_size} does not divide into {config.accumulate} parts to accumulate"
-        )
-    for note in notes:
-        logs.say(note)
-    plan = Plan(**{**vars(plan), "config": config, "notes": (*plan.notes, *notes)})
-    return plan, Packs(train=train, val=val, test=test)
-
-
-def preparation(plan: Plan) -> Prepare:
-    """What makes the model's input of stored images, without chance."""
-    config = plan.backbone_config
-    return Prepare(plan.config.augment, image_size=config.image_size, channels=config.channels)
-
-
-def assemble(
-    plan: Plan, packs: Packs, folder: Path, *, world: World, device: torch.device, shard: Shard, logs: Logs,
-    blank: bool = False,
-) -> Loop:  # fmt: skip
-    """Fresh objects for a run from its first step on; `blank`: a checkpoint is about to fill them."""
-    config = plan.config
-    precision, note = choose_precision(config.precision, device)
-    if note is not None:
-        logs.say(note)
-    task = plan.task(blank=blank).to(device)
-    loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
-    rows = {"seed": config.seed, "device": device, "rank": world.rank, "world": world.size}
-    part, at_once = config.batch_size // config.accumulate, config.batch_size * _EVALUATED_AT_ONCE
-    feed = Batches(packs.train, batch_size=part, shuffle=True, drop_last=True, **rows)  # type: ignore[arg-type]
-    val = Batches(packs.val, batch_size=at_once, shuffle=False, **rows)  # type: ignore[arg-type]
-    judge = partial(validate, task, val, preparation(plan), device=device, precision=precision, world=world)
-    logs.images = config.batch_size
-    store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    return Loop(
-        config=config,
-        learner=Learner(
-            task=task,
-            optimiser=build_optimiser(task, config.optimiser, device),
-            scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
-            ema=None if config.ema is None else Average(task, config.ema),
-        ),
-        loss=loss,
-        feed=feed,
-        treat=Treatment(plan),
-        evaluate=judge,
-        publish=partial(publish, plan, task, folder, world),
-        schedule=Schedule.of(config.schedule, epochs=config.epochs, steps=len(feed) // config.accumulate),
-        store=store(folder / "checkpoints", keep=config.keep, world=world),
-        identity=plan.identity(packs.train),
-        folder=folder,
-        logs=logs,
-        device=device,
-        precision=precision,
-        world=world,
-    )
-
-
-class Treatment:
-    """Augments and mixes the batch of an epoch as a plan says."""
-
-    def __init__(self, plan: Plan) -> None:
-        config, model = plan.config, plan.backbone_config
-        size = {"image_size": model.image_size, "channels": model.channels}
-        self.augment = Augment(config.augment, **size, seed=config.seed)  # type: ignore[arg-type]
-        mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
-        self.mix = Mix(config.mix, num_classes=len(plan.classes), seed=config.seed) if mixes else None
-
-    def __call__(self, batch: Batch, epoch: int) -> Batch:
-        """uint8 images -> float images, and soft labels where images are mixed."""
-        batch = self.augment(batch, epoch)
-        return batch if self.mix is None else self.mix(batch, epoch)
-
-
-def publish(plan: Plan, task: Task, folder: Path, world: World, results: Mapping[str, Any]) -> None:
-    """Writes the model as it stands to the run's folder, as a plain checkpoint that `vitrail.load` takes."""
-    state = whole(task.backbone)
-    if not world.main:
-        return
-    with torch.device("meta"):
-        model = plan.bare(blank=True)
-        if plan.config.lora is not None:
-            add_lora(model, plan.config.lora)
-    model.load_state_dict(state, assign=True)
-    save(merge_lora(model), folder)
-    best: dict[str, Any] = {**numbers(results)}
-    if "thresholds" in results:
-        best["thresholds"] = results["thresholds"].tolist()
-    write_json(folder / "best.json", best)
 
 
 def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
@@ -299,7 +206,7 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
         "python": platform.python_version(),
         "device": f"{device.type}, {name}",
         "processes": loop.world.size,
-        "precision": loop.precision,
+        "precision": loop.step.precision,
     }
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     try:
@@ -314,29 +221,16 @@ def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
     if progress.best is None:
         raise TrainingError(f"no validation gave a finite {loop.learner.task.best_metric}; {folder} has no best model")
     best = json.loads((folder / "best.json").read_text())
-    several = {"multi_label": plan.data.train.multi_label, "thresholds": best.pop("thresholds", None)}
-    task = Classify(load(folder), classes=plan.classes, **several).to(loop.device).eval()
+    task = plan.finished(load(folder), best.pop("thresholds", None))
+    if beside_model(task):
+        task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
+    task.to(loop.device).eval()
     metrics = dict(best)
     if packs.test is not None:
-        size = plan.config.batch_size * _EVALUATED_AT_ONCE
+        size = plan.config.batch_size * EVALUATED_AT_ONCE
         batches = Batches(packs.test, batch_size=size, seed=0, shuffle=False, device=loop.device)
         results = measure(task, batches, prepare=preparation(plan)).results
         metrics |= {f"test_{name}": value for name, value in numbers(results).items()}
     told = [f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics]
     loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(told)}; the model is in {folder}")
     return Run(folder=folder, plan=plan, packs=packs, task=task, metrics=metrics, history=tuple(progress.history))
-
-
-@contextlib.contextmanager
-def deterministic(config: TrainConfig) -> Iterator[None]:
-    """Lets only kernels run that give the same bits each time, where the config asks for it."""
-    if not config.deterministic:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product runs on a GPU
-    torch.use_deterministic_algorithms(mode=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(mode=before)

@@ -143,7 +143,9 @@ class Store:
                 warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
                 continue
             if found := differences(header.identity, identity):
-                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: " + "; ".join(found))
+                of_data = any(sentence.startswith("data.") for sentence in found)
+                way = "; give it the images and labels that it began with" if of_data else ""
+                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}{way}")
             self._load(self.file(step), header, learner)
             return header.progress
         raise TrainingError(f"{self.folder.parent} holds no checkpoint to resume from; start it without resume")

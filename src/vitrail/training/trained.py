@@ -1,24 +1,37 @@
-"""A run that is over, opened again: its model with the way its images are prepared; and what training would cost."""
+"""A run that is over, opened again: its model with the way its images are prepared; and what training would cost.
+
+trained = open_trained("runs/my-run")  # or a checkpoint; with nothing named, the model that ships with the package
+print(trained.about)
+trained.predict("picture.jpg", top=3)
+"""
 
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from vitrail.config import from_dict
 from vitrail.data.augment import AugmentConfig, Prepare
+from vitrail.data.decode import SUFFIXES as PICTURES
 from vitrail.data.doctor import Cost
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models.checkpoint import load
+from vitrail.models.checkpoint.files import PICKLES
+from vitrail.models.checkpoint.hub import PREFIX
+from vitrail.packaged import NAME as PACKAGED
+from vitrail.packaged import find_packaged
 from vitrail.profiling import describe, sketch
 from vitrail.report import Facts
 from vitrail.tasks.classify import Classify
-from vitrail.tasks.predict import as_task
+from vitrail.tasks.predict import Prediction, as_task, predict
 from vitrail.tasks.task import Task
 
 _ADAM = 4  # weights, gradients and two moments
+_NAMED = 12  # classes that a sentence lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +41,7 @@ class Trained:
     task: Task
     augment: AugmentConfig
     multi_label: bool
+    about: str  # model, data, classes and result, in one sentence
 
     @property
     def prepare(self) -> Prepare:
@@ -35,18 +49,70 @@ class Trained:
         config = self.task.backbone.config
         return Prepare(self.augment, image_size=config.image_size, channels=config.channels)
 
+    def predict(
+        self,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        top: int = 5,
+        on_result: Callable[[Prediction], None] | None = None,
+    ) -> list[Prediction]:
+        """What is in image files and in all below folders; see `vitrail.tasks.predict`."""
+        return predict(self.task, paths, top=top, augment=self.augment, on_result=on_result)
 
-def open_trained(source: str | Path) -> Trained:
-    """The best model of a run's folder, with its classes, thresholds and normalisation; or a checkpoint, with ours."""
-    model = load(source)
-    about = Path(source) / "run.json"
-    if not about.is_file():
-        return Trained(task=as_task(model).eval(), augment=AugmentConfig(), multi_label=False)
-    run = json.loads(about.read_text(encoding="utf-8"))
-    best = json.loads((Path(source) / "best.json").read_text(encoding="utf-8"))
-    task = Classify(model, classes=run["classes"], multi_label=run["multi_label"], thresholds=best.get("thresholds"))
-    augment = from_dict(AugmentConfig, run["recipe"]["augment"])
-    return Trained(task=task.eval(), augment=augment, multi_label=run["multi_label"])
+
+def open_trained(source: str | Path = PACKAGED) -> Trained:
+    """The best model of a run's folder, with its classes, thresholds and normalisation; or a checkpoint, with ours.
+
+    "packaged" is the model that ships with the package; a folder of that name is "./packaged".
+    """
+    place = find_packaged() if source == PACKAGED else source
+    model = load(place)
+    file = Path(place) / "run.json"
+    if not file.is_file():
+        task = as_task(model).eval()
+        return Trained(task=task, augment=AugmentConfig(), multi_label=False, about=_about(str(source), task, {}, {}))
+    try:
+        run = json.loads(file.read_text(encoding="utf-8"))
+        best = json.loads((Path(place) / "best.json").read_text(encoding="utf-8"))
+        several, thresholds = run["multi_label"], best.get("thresholds")
+        if not run["classes"]:
+            raise ConfigError(
+                f"{source} learned from images without labels and cannot tell classes apart; fine-tune it first: "
+                f"vitrail train photos/ --from {source}"
+            )
+        augment = from_dict(AugmentConfig, run["recipe"]["augment"])
+        task = Classify(model, classes=run["classes"], multi_label=several, thresholds=thresholds)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{place} is no whole run, its run.json or best.json is damaged: {error!r}") from error
+    about = _about(str(source), task, run, best)
+    return Trained(task=task.eval(), augment=augment, multi_label=several, about=about)
+
+
+def _about(source: str, task: Task, run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    """What a model is, learned from, how well, and what it can tell apart."""
+    millions = sum(parameter.numel() for parameter in task.backbone.parameters()) / 1e6
+    kind = run.get("recipe", {}).get("model", type(task.backbone).__name__)
+    told = f"{source}: {kind}, {millions:.2f} M parameters"
+    told += f", trained on {run['source']}" if run.get("source") else ""
+    scores = ((name, best.get(name)) for name in (f"test_{task.best_metric}", task.best_metric))
+    score = next((f", {name.replace('_', ' ')} {value:.4f}" for name, value in scores if value is not None), "")
+    return f"{told}{score}; it tells apart {', '.join(task.classes[:_NAMED])}" + (
+        f" and {len(task.classes) - _NAMED} more" if len(task.classes) > _NAMED else ""
+    )
+
+
+def names_model(source: str | Path) -> bool:
+    """Whether a path names a run, a checkpoint or the packaged model, rather than pictures."""
+    text, path = str(source), Path(source).expanduser()
+    if text == PACKAGED or text.startswith(PREFIX):
+        return True
+    if path.is_dir():
+        weights = (".safetensors", *PICKLES)
+        return any(item.name == "run.json" or item.suffix in weights for item in path.iterdir())
+    # What is not there is taken for a run that was misspelt, unless it is named like a picture.
+    return path.suffix in (".safetensors", *PICKLES) or not (path.suffix.lower() in PICTURES or path.exists())
 
 
 class TrainingCost(NamedTuple):

@@ -15,7 +15,7 @@ from vitrail.errors import CheckpointError, TrainingError
 from vitrail.models.checkpoint.files import write_atomically
 from vitrail.report import Facts, Report, Section, Table, Text, Value, page
 from vitrail.training import training_report_parts as parts
-from vitrail.training.evidence import Evidence, View, confusions
+from vitrail.training.evidence import Evidence, Rebuilt, View, confusions
 from vitrail.training.training_report_style import STYLE
 
 _CONFUSIONS = 12
@@ -28,7 +28,7 @@ class Outcome:
     `history` has one row an epoch, as metrics.jsonl keeps them: epoch, seconds, lr, images_per_second, waiting (a share
     of the time), and losses and metrics as "train/loss", "val/accuracy". `metrics` add to those of the evidence, or
     replace them, by the names of the task's meter. `recipe` is plain: dicts, lists, text, numbers. `no_views` says why
-    there is no attention to show.
+    there is no attention to show; `rebuilt` are pictures of which a task was shown a part.
     """
 
     title: str
@@ -42,6 +42,7 @@ class Outcome:
     evidence: Evidence | None = None
     views: Sequence[View] = ()
     no_views: str = ""
+    rebuilt: Sequence[Rebuilt] = ()
     cost: Report | None = None
     skipped: Sequence[tuple[str, str]] = ()  # name and reason of images that could not be read
 
@@ -95,6 +96,8 @@ def outcome_page(outcome: Outcome) -> str:
             blocks.append(("Worst mistakes", parts.mistakes(evidence.mistakes)))
     if outcome.views or outcome.no_views:
         blocks.append(("Where it looks", parts.looks(outcome.views, outcome.no_views)))
+    if outcome.rebuilt:
+        blocks.append(("What it rebuilds", parts.rebuilding(outcome.rebuilt)))
     if outcome.cost is not None:
         blocks.append(("What it costs", parts.cost(outcome.cost)))
     if outcome.command or outcome.recipe or outcome.environment:

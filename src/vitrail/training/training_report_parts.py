@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitrail.charts import Bin, Curve, calibration, curves, percent, plain
 from vitrail.report import Facts, Report, Table, Unit, Value, section_html, show
-from vitrail.training.evidence import Picture, View
-from vitrail.training.training_report_pictures import heat_html, mistake_html, view_html
+from vitrail.training.evidence import Picture, Rebuilt, View
+from vitrail.training.training_report_pictures import heat_html, mistake_html, rebuilt_html, view_html
 
 History = Sequence[Mapping[str, float | None]]
 
@@ -24,6 +24,7 @@ _SHARES = (
     "exact",
     "ece",
     "waiting",
+    "explained",
     "recall",
     "precision",
     "F1",
@@ -41,6 +42,10 @@ _MEANING = {  # metric -> its name for people, and what it is
     "ap": ("AP", "average precision, mean of the labels"),
     "auc": ("AUC", "area under the ROC curve, mean of the labels"),
     "f1": ("F1", "mean of the labels"),
+    "explained": ("explained", "share of the variance of hidden pixels that is rebuilt"),
+    "val/explained": ("validation explained", "the best epoch was chosen by it"),
+    "val/accuracy": ("validation accuracy", "the best epoch was chosen by it"),
+    "val/ap": ("validation AP", "the best epoch was chosen by it"),
     "best_f1": ("best F1", "with the best threshold of each label"),
 }
 _FOLLOWED = {  # beside the losses and metrics: name in the history -> title and what the curve is called
@@ -292,6 +297,16 @@ def looks(shown: Sequence[View], reason: str) -> str:
     words = (
         "What the class token attends to in the last block, mean of the heads, stretched to the range of each picture. "
         "It shows where information was taken from, not why a class was chosen."
+    )
+    return f'<p>{words}</p>\n<div class="pairs">{figures}</div>'
+
+
+def rebuilding(shown: Sequence[Rebuilt]) -> str:
+    """What a model makes of pictures of which most is hidden."""
+    figures = "\n".join(rebuilt_html(one) for one in shown)
+    words = (
+        "The picture, the patches of it that the model saw, and what it made of the others. Where it learned patches "
+        "less their mean and contrast, these two are taken from the truth."
     )
     return f'<p>{words}</p>\n<div class="pairs">{figures}</div>'
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitrail.training.evidence import Picture, View
+from vitrail.training.evidence import Picture, Rebuilt, View
 
 _TINY = 96  # pixels: up to here an image is kept as it is; the page enlarges it
 _LARGEST = 192  # pixels of the longer side of what is kept of a photo
@@ -54,6 +54,15 @@ def view_html(view: View) -> str:
         f"{_image(lit(picture.image, view.attention), f'where the class token looks in {picture.name}')}</div>"
         f'<figcaption>{verdict} <span class="sure">{100 * picture.confidence:.0f} %</span></figcaption></figure>'
     )
+
+
+def rebuilt_html(one: Rebuilt) -> str:
+    """A picture, what was shown of it, and what was made of that."""
+    told = (one.name, f"what the model saw of {one.name}", f"what it made of {one.name}")
+    images = "".join(map(_image, (one.image, one.shown, one.rebuilt), told))
+    name = html.escape(one.name)
+    caption = f'<figcaption><span class="name" title="{name}">{name}</span></figcaption>'
+    return f'<figure class="triple"><div>{images}</div>{caption}</figure>'
 
 
 def lit(image: Tensor, attention: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ p, .notes { margin: 0 0 1rem; text-wrap: pretty }
 a { color: var(--accent) }
 .over { margin: 0 0 .4rem; font-size: .8rem; letter-spacing: .08em; text-transform: uppercase }
 .lead { max-width: 52rem; margin-bottom: 2rem; font-size: 1.15rem; color: var(--ink) }
-.tiles { grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: 1px; margin: 0 0 1.5rem; padding: 1px;
+.tiles { grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); gap: 1px; margin: 0 0 1.5rem; padding: 1px;
   overflow: hidden; border-radius: .6rem; box-shadow: inset 0 0 0 1px var(--line) }
 .tiles div { padding: .9rem 1rem 1rem; box-shadow: 0 0 0 1px var(--line) }
 .tiles dt { font-size: .85rem }
@@ -77,7 +77,8 @@ pre { margin: 0; padding: 1rem 1.2rem; overflow-x: auto; border-radius: .5rem; b
 .sure { white-space: nowrap; font-variant-numeric: tabular-nums }
 .name { display: block; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; font-size: .78rem }
 .pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(14rem, 44%), 1fr)); gap: 1.5rem 1.2rem }
-.pair div { display: grid; grid-template-columns: 1fr 1fr; gap: .3rem }
+.pair div, .triple div { display: grid; grid-template-columns: 1fr 1fr; gap: .3rem }
+.triple div { grid-template-columns: 1fr 1fr 1fr }
 @media (max-width: 40rem) {
   body { padding: 2rem 1.1rem 4rem }
   .tiles { grid-template-columns: 1fr 1fr }

@@ -12,12 +12,13 @@ from torch import Tensor
 from vitrail.errors import ConfigError
 from vitrail.hardware import device as choose_device
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
+from vitrail.training.assemble import assemble, deterministic, prepare_data
 from vitrail.training.config import change
 from vitrail.training.distributed import World
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
 from vitrail.training.plan import Plan, Source, Teacher, make_plan
-from vitrail.training.run import assemble, deterministic, prepare_data
+from vitrail.training.step import own_stream
 
 
 def verify_resume(
@@ -38,7 +39,7 @@ def verify_resume(
     where, world = choose_device(device), World()
     plan = make_plan(data, model=model, recipe=recipe, start=start, teacher=teacher, val=val, changes=changes)
     plan = Plan(**{**vars(plan), "config": change(plan.config, {"deterministic": True})})
-    with tempfile.TemporaryDirectory() as name, deterministic(plan.config):
+    with tempfile.TemporaryDirectory() as name, deterministic(plan.config), own_stream(where):
         folder = Path(name)
         plan, packs = prepare_data(plan, world, Logs(folder, silent=True))
 

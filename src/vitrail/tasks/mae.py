@@ -1,0 +1,262 @@
+"""Masked autoencoding: a model learns to see by rebuilding the patches that were hidden from it (arXiv:2111.06377)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.config import Count, Range
+from vitrail.data.dataset import Batch
+from vitrail.errors import ConfigError, DataError, Unsupported
+from vitrail.layers.attention import Site, SoftmaxConfig
+from vitrail.layers.block import Block
+from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig
+from vitrail.layers.patch import Grid, LinearPatchConfig, patchify
+from vitrail.layers.position import AddedPositionConfig, SinCos2DConfig
+from vitrail.models.backbone import Backbone, Features
+from vitrail.models.initialise import initialise
+from vitrail.models.vit import ViT, ViTConfig
+from vitrail.tasks.task import PretrainConfig, Task
+
+_LEARNS = ("patch", "prefix", "position", "embed_norm", "blocks", "norm")  # of a ViT; what reads its tokens does not
+_EPS = 1e-6  # of a patch's variance
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAEConfig(PretrainConfig, kind="mae"):
+    """The share of patches that is hidden, and the size of the decoder, which is thrown away after training.
+
+    `normalise_pixels`: what is rebuilt is each patch less its mean, over its deviation.
+    """
+
+    mask: Annotated[float, Range(0.0, 1.0, open=True)] = 0.75
+    dim: Count = 512
+    depth: Count = 8
+    num_heads: Count = 16
+    normalise_pixels: bool = True
+
+    def build(self, backbone: Backbone) -> "MAE":
+        """The task around a model, which learns; whatever head it has does not."""
+        return MAE(backbone, config=self)
+
+
+class MAE(Task):
+    """The model sees a few patches of each image, a small decoder rebuilds the pixels of all others.
+
+    An `order` B N shuffles the patches of each image: the first of them are seen, the rest are hidden. Labels are
+    never read. Metrics and predictions hide the same patches of every image, so that they can be compared.
+    """
+
+    backbone: ViT
+    best_metric = "explained"
+    classes = ()
+
+    def __init__(self, backbone: Backbone, *, config: MAEConfig = MAEConfig()) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        self.backbone, self.config = _maskable(backbone), config
+        for name, part in backbone.named_children():
+            if name not in _LEARNS:
+                part.requires_grad_(False)
+        self.grid, self.patch_size = _tiling(self.backbone.config)
+        self.count = self.grid[0] * self.grid[1]
+        self.seen = round(self.count * (1 - config.mask))
+        if not 0 < self.seen < self.count:
+            raise ConfigError(
+                f"mask is {config.mask}: of {self.count} patches {self.seen} would be seen; some must be, and some not"
+            )
+        self.decoder = Decoder(config, model=self.backbone, grid=self.grid, patch_size=self.patch_size)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """The mean squared error of the pixels of the hidden patches, float32."""
+        order = self.shuffle(batch.images)
+        rebuilt = self.decode(self.encode(batch.images, order), order)
+        target = self.target(batch.images)
+        return {"loss": (self.hidden(rebuilt, order) - self.hidden(target, order)).square().mean()}
+
+    def shuffle(self, images: Tensor) -> Tensor:
+        """A random order of the patches for each image: B C H W -> B N."""
+        return torch.rand(len(images), self.count, device=images.device).argsort(dim=1)
+
+    def encode(self, images: Tensor, order: Tensor) -> Tensor:
+        """The model on the patches that it may see: B C H W, B N -> B P+V D."""
+        tokens, grid = self.backbone.embed(images)
+        every = Features.from_tokens(tokens, grid)
+        tokens = torch.cat([every.prefix, pick(every.patches, order[:, : self.seen])], dim=1)
+        for block in self.backbone.blocks:
+            tokens = self.backbone.run(block, tokens, grid)
+        return self.backbone.norm(tokens)
+
+    def decode(self, tokens: Tensor, order: Tensor) -> Tensor:
+        """The pixels of all patches, from what was seen: B P+V D, B N -> B N (C p q), float32."""
+        return self.decoder(tokens, order).float()
+
+    def target(self, images: Tensor) -> Tensor:
+        """What should be rebuilt: B C H W -> B N (C p q), float32."""
+        pixels = patchify(images.float(), self.patch_size)
+        if not self.config.normalise_pixels:
+            return pixels
+        mean, deviation = _spread(pixels)
+        return (pixels - mean) / deviation
+
+    def hidden(self, patches: Tensor, order: Tensor) -> Tensor:
+        """Those patches that were not seen: B N F -> B N-V F."""
+        return pick(patches, order[:, self.seen :])
+
+    def outputs(self, images: Tensor) -> Tensor:
+        """Of the hidden pixels of each image: the mean squared error, the mean, the mean square; B 3."""
+        order = self.yardstick(images)
+        target = self.hidden(self.target(images), order)
+        rebuilt = self.hidden(self.decode(self.encode(images, order), order), order)
+        errors = (rebuilt - target).square()
+        return torch.stack([value.mean(dim=(1, 2)) for value in (errors, target, target.square())], dim=1)
+
+    def yardstick(self, images: Tensor) -> Tensor:
+        """The one order by which every image is judged, at any time and on any device: B C H W -> B N."""
+        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(0))
+        return order.to(images.device).expand(len(images), -1)
+
+    def metrics(self) -> "RebuiltMeter":
+        """A fresh meter for one evaluation."""
+        return RebuiltMeter()
+
+    def predict(self, images: Tensor) -> Mapping[str, Tensor]:
+        """`rebuilt` B C H W, where patches that are `hidden`, B h w, hold what the model made up.
+
+        Where pixels are normalised, mean and deviation of a patch are told to no model, so those of the truth are used.
+        """
+        order = self.yardstick(images)
+        pixels = patchify(images.float(), self.patch_size)  # B N (C p q)
+        rebuilt = self.decode(self.encode(images, order), order)
+        if self.config.normalise_pixels:
+            mean, deviation = _spread(pixels)
+            rebuilt = rebuilt * deviation + mean
+        hidden = torch.ones_like(order, dtype=torch.bool).scatter(1, order[:, : self.seen], False)  # B N
+        whole = unpatchify(torch.where(hidden[..., None], rebuilt, pixels), self.grid, self.patch_size)
+        return {"rebuilt": whole, "hidden": hidden.unflatten(1, self.grid)}
+
+
+class Decoder(nn.Module):
+    """What was seen, with a mask token wherever something is hidden -> the pixels of every patch."""
+
+    def __init__(self, config: MAEConfig, *, model: ViT, grid: Grid, patch_size: tuple[int, int]) -> None:
+        super().__init__()
+        dim, norm, self.num_prefix = config.dim, model.config.norm, model.prefix.count
+        site = Site(dim=dim, num_heads=config.num_heads, grid=grid, num_prefix=self.num_prefix, norm=norm)
+        self.grid = grid
+        self.embed = nn.Linear(model.config.dim, dim)
+        self.mask_token = nn.Parameter(torch.zeros(dim))
+        self.position = SinCos2DConfig().build(dim, grid=grid, num_prefix=self.num_prefix)
+        blocks = (Block(site, attention=SoftmaxConfig(), mlp=GeluMLPConfig()) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm.build(dim)
+        self.pixels = nn.Linear(dim, model.config.channels * patch_size[0] * patch_size[1])
+        initialise(self, "paper", name="decoder")
+        nn.init.normal_(self.mask_token, std=0.02)
+
+    def forward(self, tokens: Tensor, order: Tensor) -> Tensor:
+        """B P+V D, B N -> B N (C p q)."""
+        tokens = self.embed(tokens)
+        prefix, seen = tokens[:, : self.num_prefix], tokens[:, self.num_prefix :]
+        masks = self.mask_token.expand(len(seen), order.shape[1] - seen.shape[1], -1)  # B N-V D
+        patches = pick(torch.cat([seen, masks.to(seen.dtype)], dim=1), order.argsort(dim=1))  # each in its own place
+        tokens = self.position(torch.cat([prefix, patches], dim=1), self.grid)
+        for block in self.blocks:
+            tokens = block(tokens, self.grid)
+        return self.pixels(self.norm(tokens[:, self.num_prefix :]))
+
+
+class RebuiltMeter:
+    """The loss of hidden pixels, and `explained`: which share of their variance is rebuilt, at most 1 (R squared).
+
+    0 is what predicting the mean of all of them would reach; less is possible. A higher value is a better one.
+    """
+
+    def __init__(self) -> None:
+        self.images = 0
+        self._sums: Tensor | None = None  # 3: of errors, of values, of squares
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"images": self.images, "_sums": None if self._sums is None else self._sums.cpu()}
+
+    @torch.no_grad()
+    def update(self, outputs: Tensor, labels: Tensor) -> None:
+        """Takes in what the task says of B images, B 3; labels are never read."""
+        outputs = outputs.cpu() if outputs.device.type == "mps" else outputs  # which has no float64
+        self._add(len(outputs), outputs.double().sum(dim=0))
+
+    def merge(self, other: Self) -> None:
+        """Takes in everything that another meter has seen."""
+        if other._sums is not None:
+            self._add(other.images, other._sums)
+
+    def _add(self, images: int, sums: Tensor) -> None:
+        self.images += images
+        self._sums = sums if self._sums is None else self._sums + sums.to(self._sums.device)
+
+    def compute(self) -> Mapping[str, Any]:
+        """Numbers: explained, loss, images."""
+        if self._sums is None or not self.images:
+            raise DataError("there is nothing to measure: no image was seen")
+        error, mean, square = (self._sums / self.images).tolist()
+        variance = square - mean**2
+        return {"explained": 1 - error / max(variance, _EPS), "loss": error, "images": self.images}
+
+
+def pick(patches: Tensor, places: Tensor) -> Tensor:
+    """The patches at some places of each image: B N F, B M -> B M F."""
+    return patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2]))
+
+
+def unpatchify(patches: Tensor, grid: Grid, size: tuple[int, int]) -> Tensor:
+    """The image that was cut into patches: B N (C p q) -> B C H W."""
+    cut = patches.unflatten(2, (-1, *size)).unflatten(1, grid)  # B h w C p q
+    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+def _spread(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each patch, B N 1."""
+    variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)
+    return mean, (variance + _EPS).sqrt()
+
+
+def _tiling(config: ViTConfig) -> tuple[Grid, tuple[int, int]]:
+    """The grid of patches and their size, where they tile the image."""
+    patch = config.patch
+    if not isinstance(patch, LinearPatchConfig) or patch.padding != (0, 0) or patch.stride not in (None, patch.size):
+        raise Unsupported(
+            f"masked autoencoding needs patches that lie side by side, kind 'linear' without overlap: through {patch} "
+            "a hidden patch would be seen by its neighbours"
+        )
+    return patch.grid(config.image_size), patch.size
+
+
+def _maskable(backbone: Backbone) -> ViT:
+    """The model, if its blocks can run on a part of the patches; else a sentence on why not."""
+    if not isinstance(backbone, ViT) or type(backbone).features is not ViT.features:
+        raise Unsupported(
+            f"masked autoencoding needs a plain ViT, whose blocks take any part of the patches; this is a "
+            f"{type(backbone).__name__}"
+        )
+    config = backbone.config
+    if not isinstance(config.attention, SoftmaxConfig):
+        raise Unsupported(
+            f"masked autoencoding needs softmax attention, which takes any part of the patches; the model has "
+            f"{config.attention.kind!r}"
+        )
+    if not isinstance(config.mlp, GeluMLPConfig | SwiGLUConfig):
+        raise Unsupported(
+            f"masked autoencoding needs an MLP that reads each patch alone, 'mlp' or 'swiglu'; the model has "
+            f"{config.mlp.kind!r}"
+        )
+    if inside := [position.kind for position in config.position if not isinstance(position, AddedPositionConfig)]:
+        raise Unsupported(
+            f"masked autoencoding needs positions that are added to tokens, since {inside[0]!r} reads them from the "
+            "whole grid; use 'learned' or 'sincos2d'"
+        )
+    if config.dynamic_size:
+        raise Unsupported(
+            "masked autoencoding hides a fixed number of patches: build the model with dynamic_size=False"
+        )
+    return backbone

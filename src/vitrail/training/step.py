@@ -1,0 +1,144 @@
+"""One step of the optimiser: launched kernel by kernel, or recorded once on a GPU and replayed.
+
+A small model on a fast GPU waits for Python, which launches hundreds of kernels a step. Recorded as one CUDA graph,
+augmentation, loss, gradients and update are one launch.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.dataset import Batch
+from vitrail.hardware import Precision, autocast
+from vitrail.training.distributed import World, gradients
+from vitrail.training.optimiser import clip, set_rate
+from vitrail.training.state import Learner
+
+_WARM_UP = 3  # steps before a recording: compilers and libraries choose their kernels
+
+Losses = Mapping[str, Tensor]
+
+
+@dataclass(kw_only=True)
+class Step:
+    """Forward, backward and update on the mean gradient of some equal parts of a batch."""
+
+    learner: Learner
+    loss: nn.Module  # the task, or what spreads it over processes: its call is the loss of a batch
+    treat: Callable[[Batch, int | Tensor], Batch]  # augments and mixes the batch of an epoch
+    device: torch.device
+    seed: int
+    clip: float | None = None
+    precision: Precision = "float32"
+    world: World
+
+    def __call__(self, parts: Sequence[Batch], *, rate: float, epoch: int, step: int) -> tuple[Losses, Tensor]:
+        """The mean losses of the parts, and the norm of the gradient before it was clipped."""
+        set_rate(self.learner.optimiser, rate)
+        totals: dict[str, Tensor] = {}
+        for index, part in enumerate(parts):
+            torch.manual_seed(step_seed(self.seed, step, index, self.world.rank))
+            with gradients(self.loss, now=index == len(parts) - 1):
+                losses = self._backward(part, epoch, 1 / len(parts))
+            totals = {name: totals[name] + term if name in totals else term for name, term in losses.items()}
+        norm = self._update()
+        self.learner.optimiser.zero_grad(set_to_none=True)
+        return totals, norm
+
+    def _backward(self, part: Batch, epoch: int | Tensor, share: float) -> dict[str, Tensor]:
+        batch = self.treat(part, epoch)
+        with autocast(self.device, self.precision):
+            losses = self.loss(batch)
+        self.learner.scaler.scale(losses["loss"] * share).backward()
+        return {name: value.detach().float() * share for name, value in losses.items()}
+
+    def _update(self) -> Tensor:
+        learner = self.learner
+        learner.scaler.unscale_(learner.optimiser)
+        norm = clip(learner.optimiser, self.clip)
+        learner.scaler.step(learner.optimiser)
+        learner.scaler.update()
+        return norm
+
+
+@dataclass(kw_only=True)
+class RecordedStep(Step):
+    """The same on one GPU, where every batch has the same shape: recorded at the first call, replayed from then on."""
+
+    def __post_init__(self) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, parts: Sequence[Batch], *, rate: float, epoch: int, step: int) -> tuple[Losses, Tensor]:
+        """The losses of the one part, and the norm of the gradient before it was clipped."""
+        (part,) = parts
+        if self._graph is None:
+            self._graph = self._record(part)
+        set_rate(self.learner.optimiser, rate)
+        for held, new in zip(self._batch, part, strict=True):
+            held.copy_(new)
+        self._epoch.fill_(epoch)
+        torch.manual_seed(step_seed(self.seed, step, 0, self.world.rank))
+        self._graph.replay()
+        return {name: value.clone() for name, value in self._losses.items()}, self._norm.clone()
+
+    def _record(self, part: Batch) -> torch.cuda.CUDAGraph:
+        """Warms up and records; weights and moments come back to what they were."""
+        optimiser = self.learner.optimiser
+        for group in optimiser.param_groups:
+            group["lr"] = torch.zeros((), device=self.device)  # read by the recording when it is replayed
+            group["capturable"] = True
+        self._batch = Batch(*(tensor.clone() for tensor in part))
+        self._epoch = torch.zeros((), dtype=torch.int64, device=self.device)
+        before = {id(tensor): tensor.clone() for tensor in self._state()}
+        for _ in range(_WARM_UP):
+            self._whole()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(self.device)):
+            self._losses, self._norm = self._whole()
+        with torch.no_grad():
+            for tensor in self._state():
+                # Moments that the warm-up made began as zeros.
+                tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+        return graph
+
+    def _whole(self) -> tuple[Losses, Tensor]:
+        self.learner.optimiser.zero_grad(set_to_none=True)  # so that gradients lie in the recording's own memory
+        losses = self._backward(self._batch, self._epoch, 1.0)
+        return losses, self._update()
+
+    def _state(self) -> Iterator[Tensor]:
+        """Everything that a step changes."""
+        yield from self.learner.task.parameters()
+        yield from self.learner.task.buffers()
+        for moments in self.learner.optimiser.state.values():
+            yield from (value for value in moments.values() if isinstance(value, Tensor))
+
+
+@contextlib.contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """A stream of the GPU for a whole run, since on the default one nothing can be recorded.
+
+    What adds up gradients is tied to the stream of its first use for good, so that recording alone needs it too late.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
+        torch.cuda.synchronize(device)
+
+
+def recordable(device: torch.device, world: World, *, parts: int, precision: Precision) -> bool:
+    """Whether steps can be recorded: on one GPU, in one part, without the loss scaling of fp16, which decides."""
+    return device.type == "cuda" and world.size == 1 and parts == 1 and precision != "fp16"
+
+
+def step_seed(seed: int, step: int, part: int, rank: int) -> int:
+    """The seed of everything random inside the model at one step."""
+    text = f"{seed} {step} {part} {rank}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())

@@ -1,0 +1,136 @@
+"""The model inside the package: small, whole, offline, and as good as it says."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import vitrail
+from vitrail import packaged
+from vitrail.cli import main
+from vitrail.errors import CheckpointError
+from vitrail.training.trained import names_model, open_trained
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.new("RGB", (50, 40), "grey").save(tmp_path / "picture.jpg")
+    return tmp_path / "picture.jpg"
+
+
+def test_it_is_small_half_precision_and_whole() -> None:
+    folder = packaged.find_packaged()
+    assert sum((folder / name).stat().st_size for name in packaged.FILES) <= packaged.MAX_BYTES
+    tensors = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()} == {torch.float16}
+    model = vitrail.load(folder)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert len(model.labels) == model.config.num_classes
+
+
+def test_it_knows_no_folder_of_the_machine_that_trained_it() -> None:
+    for name in ("run.json", "best.json", "config.json"):
+        for word in (packaged.find_packaged() / name).read_text().split():
+            assert not word.strip('",').startswith(("/", "~"))
+
+
+def test_it_says_what_it_is() -> None:
+    trained = vitrail.open_trained()
+    assert trained.about.startswith("packaged: ")
+    assert "M parameters, trained on " in trained.about
+    assert trained.task.classes[0] in trained.about
+    assert trained.about == open_trained("packaged").about
+
+
+def test_a_picture_alone_is_enough(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(picture), "--top", "2", "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"{picture}: ")
+    assert shown.out.count("%") == 2
+    assert shown.err.startswith("vitrail: note: the model is packaged: ")
+    assert main(["predict", "packaged", str(picture.parent), "--json", "--device", "cpu"]) == 0
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["answers"][0]["label"] in vitrail.open_trained().task.classes
+    assert vitrail.open_trained().predict(picture, top=1)[0].answers[0].label == row["answers"][0]["label"]
+
+
+def test_a_model_without_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "packaged"]) == 2
+    assert "name pictures too: vitrail predict packaged picture.jpg" in capsys.readouterr().err
+
+
+def test_it_can_be_judged(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    classes = vitrail.open_trained().task.classes
+    for name in classes:
+        place = tmp_path / "photos" / name.replace("/", "-")
+        place.mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(place / "1.png")
+    table = tmp_path / "table.csv"
+    rows = [f"photos/{name.replace('/', '-')}/1.png,{name}" for name in classes]
+    table.write_text("\n".join(["path,label", *rows]))
+    assert main(["eval", "packaged", str(table), "--json", "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["sections"][0]["values"]["accuracy"] == pytest.approx(1 / len(classes))  # one answer for black
+
+
+def test_an_installation_without_it(
+    picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packaged, "packaged_folder", lambda: tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"no packaged model .*model\.safetensors is missing"):
+        packaged.find_packaged()
+    assert main(["predict", str(picture)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("vitrail: error: this installation has no packaged model")
+    assert "vitrail predict runs/my-run picture.jpg" in told
+
+
+def test_what_is_a_model_and_what_is_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "notes.txt").touch()
+    models = ["packaged", "hf-hub:owner/name", tmp_path / "run", "w.safetensors", "w.pth", "runs/misspelt"]
+    assert all(map(names_model, models))
+    assert not any(map(names_model, ["a.jpg", "no/such.PNG", tmp_path / "photos", tmp_path / "notes.txt"]))
+
+
+def test_one_is_made_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import make_packaged
+
+    options = {"dim": 16, "depth": 1, "num_heads": 2, "patch": {"size": 14}}
+    changes = {"model": "vit32_small", "image_size": 28, "options": options, "epochs": 1, "batch_size": 2000}
+    vitrail.train("demo", folder=tmp_path / "run", device="cpu", silent=True, **changes)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["make_packaged.py", str(tmp_path / "run"), "--out", str(out)])
+    make_packaged.main()
+    said = capsys.readouterr().out
+    assert "validation, answers that fp16 changed: " in said
+    assert {path.name for path in out.iterdir()} == set(packaged.FILES)
+    about = json.loads((out / "run.json").read_text())
+    assert (about["source"], about["start"], about["notes"]) == ("fashion-mnist-12k", None, [])
+    assert 0 < json.loads((out / "best.json").read_text())["test_accuracy"] < 1
+    assert "trained on fashion-mnist-12k, test accuracy" in open_trained(out).about
+
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr(make_packaged, "MAX_BYTES", 1000)
+    with pytest.raises(SystemExit, match="at most 1,000 are allowed"):
+        make_packaged.main()
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_paths_are_taken_out_of_what_is_shipped() -> None:
+    import make_packaged
+
+    run = dict.fromkeys(make_packaged.KEPT) | {"source": "cifar10:/data/cifar", "val": "/data/val", "notes": ["/x"]}
+    told = make_packaged.described(run | {"command": "vitrail train cifar10:/data/cifar --out /home/me/best"}, "x")
+    assert told["command"] == "vitrail train cifar10:cifar --out best"
+    assert (told["source"], told["val"], told["notes"]) == ("cifar10", None, [])

@@ -1,0 +1,59 @@
+"""Muon: its steps are orthogonal, and the rest of the parameters move as AdamW moves them."""
+
+import pytest
+import torch
+from small_run import Toy
+
+from vitrail.training.config import OptimiserConfig
+from vitrail.training.muon import Muon, orthogonal
+from vitrail.training.optimiser import build
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 4, 12), (2, 12, 4)])
+def test_singular_values_come_near_one_and_directions_stay(shape):
+    torch.manual_seed(0)
+    matrices = torch.randn(shape, dtype=torch.float64)
+    values = torch.linalg.svdvals(orthogonal(matrices))
+    assert values.min() > 0.4
+    assert values.max() < 1.4
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    torch.testing.assert_close(orthogonal(left @ right), orthogonal(3 * left @ right))  # the scale is forgotten
+    nearest = left @ right
+    cosine = (orthogonal(matrices) * nearest).sum() / orthogonal(matrices).norm() / nearest.norm()
+    assert cosine > 0.9
+
+
+def both() -> tuple[Toy, Toy, torch.optim.Optimizer, torch.optim.Optimizer]:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(Toy())
+    config = OptimiserConfig(lr=1e-2, weight_decay=0.1)
+    adamw = build(models[0], config, torch.device("cpu"))
+    muon = build(models[1], OptimiserConfig(kind="muon", lr=1e-2, weight_decay=0.1), torch.device("cpu"))
+    for model, optimiser in zip(models, (adamw, muon), strict=True):
+        for index, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+        optimiser.step()
+    return models[0], models[1], adamw, muon
+
+
+def test_only_matrices_of_blocks_are_turned():
+    plain, turned, _, muon = both()
+    assert isinstance(muon, Muon)
+    moved = [name for name, p in turned.named_parameters() if not torch.equal(p, plain.get_parameter(name))]
+    assert moved
+    assert all("blocks." in name and name.endswith("weight") and "norm" not in name for name in moved)
+    assert any(name.endswith("qkv.weight") for name in moved)
+
+
+def test_queries_keys_and_values_are_turned_each_on_their_own():
+    _, turned, _, muon = both()
+    name, weight = next((n, p) for n, p in turned.named_parameters() if n.endswith("qkv.weight"))
+    torch.manual_seed(0)
+    before = Toy().get_parameter(name).detach()
+    step = (before * (1 - 1e-2 * 0.1) - weight.detach()) / (1e-2 * 0.2 * weight.shape[1] ** 0.5)
+    for part in step.chunk(3):
+        assert torch.linalg.svdvals(part).max() < 1.4
+        assert torch.linalg.svdvals(part).mean() > 0.6
+    assert "momentum" in muon.state[weight]

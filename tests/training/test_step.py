@@ -1,0 +1,66 @@
+"""Steps: on a GPU, recorded ones do what launched ones do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_data import photos, split
+
+import vitrail
+from vitrail.data.randomness import Stream
+from vitrail.training.distributed import World
+from vitrail.training.optimiser import set_rate
+from vitrail.training.step import recordable
+
+SMALL = {
+    "model": "vit32_small", "image_size": 16, "options": {"dim": 32, "depth": 2, "num_heads": 2, "drop_path": 0.2},
+    "batch_size": 16, "epochs": 3, "mix": {"mixup": 0.8, "cutmix": 1.0}, "ema": 0.9, "silent": True,
+    "augment": {"crop": "shift", "randaugment": 2, "erase": 0.5},
+}  # fmt: skip
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def test_an_epoch_on_the_device_draws_the_same_numbers():
+    ids = torch.arange(5)
+    for epoch in (0, 1, 399):
+        expected = Stream(7, epoch, ids).bits("crop", 3)
+        assert torch.equal(Stream(7, torch.tensor(epoch), ids).bits("crop", 3), expected)
+
+
+def test_a_rate_on_the_device_is_written_in_place():
+    optimiser = torch.optim.SGD([{"params": [torch.zeros(1)], "scale": 0.5}], lr=1.0)
+    held = optimiser.param_groups[0]["lr"] = torch.zeros(())
+    set_rate(optimiser, 0.3)
+    assert optimiser.param_groups[0]["lr"] is held
+    assert held.item() == pytest.approx(0.15)
+
+
+def test_where_steps_can_be_recorded():
+    gpu, cpu, alone = torch.device("cuda"), torch.device("cpu"), World()
+    assert recordable(gpu, alone, parts=1, precision="bf16")
+    assert not recordable(cpu, alone, parts=1, precision="bf16")
+    assert not recordable(gpu, World(0, 2), parts=1, precision="bf16")
+    assert not recordable(gpu, alone, parts=2, precision="bf16")
+    assert not recordable(gpu, alone, parts=1, precision="fp16")
+
+
+@needs_gpu
+def test_recorded_steps_are_launched_steps(tmp_path: Path) -> None:
+    still = SMALL | {"options": {**SMALL["options"], "drop_path": 0.0}, "precision": "float32"}
+    runs = {
+        compiled: vitrail.train(
+            split(photos(64, size=16)), folder=tmp_path / str(compiled), device="cuda", compile=compiled, **still
+        )
+        for compiled in (False, True)
+    }
+    losses = {key: [entry["train"]["loss"] for entry in run.history] for key, run in runs.items()}
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+@needs_gpu
+def test_recorded_steps_repeat_themselves(tmp_path: Path) -> None:
+    first, again = (
+        vitrail.train(split(photos(64, size=16)), folder=tmp_path / name, device="cuda", compile=True, **SMALL)
+        for name in ("first", "again")
+    )
+    assert [entry["train"] for entry in first.history] == [entry["train"] for entry in again.history]
