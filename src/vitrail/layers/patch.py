@@ -35,16 +35,7 @@ class LinearPatchConfig(PatchConfig, kind="linear"):
 
     def grid(self, image_size: tuple[int, int]) -> Grid:
         """Rows and columns of tokens for an image of H W pixels, or an error that names a size that fits."""
-        height, width = image_size
-        (rows, columns), (step_y, step_x), (pad_y, pad_x) = self.size, self.stride or self.size, self.padding
-        grid = (height + 2 * pad_y - rows) // step_y + 1, (width + 2 * pad_x - columns) // step_x + 1
-        if height % step_y or width % step_x or min(grid) < 1:
-            fits = _nearest(height, step_y, rows - 2 * pad_y), _nearest(width, step_x, columns - 2 * pad_x)
-            raise InputError(
-                f"an image of {height} x {width} pixels does not divide into patches of {rows} x {columns} with a step "
-                f"of {step_y} x {step_x}; the nearest size that does is {fits[0]} x {fits[1]}"
-            )
-        return grid
+        return patch_grid(image_size, self.size, self.stride or self.size, self.padding)
 
     def build(self, channels: int, dim: int) -> nn.Module:
         """The layer: B C H W -> B N D, rows first."""
@@ -53,18 +44,37 @@ class LinearPatchConfig(PatchConfig, kind="linear"):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvStemConfig(PatchConfig, kind="conv"):
-    """Some 3 x 3 convolutions that halve the image each, then a linear map (Xiao et al. 2021, arXiv:2106.14881)."""
+    """Some 3 x 3 convolutions that halve the image each, then a linear map (Xiao et al. 2021, arXiv:2106.14881).
+
+    Each halving is the last of `convs` convolutions of one width.
+    """
 
     halvings: Count = 3
+    convs: Count = 1
 
     def grid(self, image_size: tuple[int, int]) -> Grid:
         """Rows and columns of tokens for an image of H W pixels, or an error that names a size that fits."""
-        step = 2**self.halvings
-        return LinearPatchConfig(size=(step, step)).grid(image_size)
+        step = (2**self.halvings, 2**self.halvings)
+        return patch_grid(image_size, step, step)
 
     def build(self, channels: int, dim: int) -> nn.Module:
         """The layer: B C H W -> B N D, rows first."""
         return ConvStem(channels, dim, self)
+
+
+def patch_grid(
+    image_size: tuple[int, int], size: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int] = (0, 0)
+) -> Grid:
+    """Rows and columns of patches for an image of H W pixels, or an error that names a size that fits."""
+    (height, width), (rows, columns), (step_y, step_x), (pad_y, pad_x) = image_size, size, stride, padding
+    grid = (height + 2 * pad_y - rows) // step_y + 1, (width + 2 * pad_x - columns) // step_x + 1
+    if height % step_y or width % step_x or min(grid) < 1:
+        fits = _nearest(height, step_y, rows - 2 * pad_y), _nearest(width, step_x, columns - 2 * pad_x)
+        raise InputError(
+            f"an image of {height} x {width} pixels does not divide into patches of {rows} x {columns} with a step "
+            f"of {step_y} x {step_x}; the nearest size that does is {fits[0]} x {fits[1]}"
+        )
+    return grid
 
 
 def _nearest(length: int, step: int, least: int) -> int:
@@ -112,8 +122,10 @@ class ConvStem(nn.Module):
         super().__init__()
         widths = [max(dim >> (config.halvings - 1 - index), 1) for index in range(config.halvings)]
         steps: list[nn.Module] = []
-        for before, after in zip([channels, *widths], widths, strict=False):
-            steps += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        for width in widths:
+            for stride in [1] * (config.convs - 1) + [2]:
+                steps += [nn.Conv2d(channels, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+                channels = width
         self.steps = nn.Sequential(*steps)
         self.projection = nn.Conv2d(widths[-1], dim, 1)
 

@@ -1,6 +1,6 @@
 """Muon: the momentum of every matrix is replaced by the nearest orthogonal one before it is taken as a step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,9 +19,8 @@ class Muon(AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One step of both."""
-        assert closure is None
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step of both; the loss is not evaluated anew."""
         every = self.param_groups
         self.param_groups = [group for group in every if not group["matrices"]]
         super().step()
