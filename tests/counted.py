@@ -5,13 +5,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitrail
+from vitrail.layers.patch import LinearPatchConfig
 from vitrail.models.backbone import Backbone
 from vitrail.models.registry import list_models, resolve
 from vitrail.models.vit import ViTConfig
 from vitrail.profiling.count import blank_images, count
 
 NAMES = list_models()
-PLAIN = [name for name in NAMES if isinstance(resolve(name)[1], ViTConfig)]
+PLAIN = [
+    name
+    for name in NAMES
+    if isinstance(config := resolve(name)[1], ViTConfig) and isinstance(config.patch, LinearPatchConfig)
+]
 SMALL = {"dim": 32, "depth": 2, "num_heads": 2, "image_size": 32, "num_classes": 5}
 VARIANTS = {
     "plain": ("vit_tiny_patch16", {}),

@@ -125,6 +125,7 @@ CASES: list[Case] = [
     case("", "vit_small_patch14_dinov2", **PATCH14),
     case("", "vit_small_patch14_reg4_dinov2", **PATCH14),
     case("SwiGLU", "vit_giant_patch14_dinov2", mlp_ratio=5.0, **PATCH14),
+    case("SiLU", "vit_small_patch16_224", act_layer="silu"),
     case("", "vit_base_patch16_clip_224"),
     case("", "vit_base_patch16_clip_quickgelu_224"),
     case("attention pooling", "vit_base_patch16_siglip_224"),

@@ -25,7 +25,7 @@ SMALL = {
     "stem_dim": 16,
     "final_dim": 48,
     "attention_dims": (16, 24, 32),
-    "attention_depths": (1, 2, 1),
+    "attention_depths": (1, 1, 1),
 }
 
 
@@ -83,7 +83,7 @@ def randomise(module: M) -> M:
 def shrunk(name: str) -> BackboneConfig:
     """A preset's config with two blocks and a width of 32, patches of 8 pixels, and all its other options.
 
-    A model of stages has one block in each and two in the last but one.
+    A model of stages has one block in each and two in the last but one; attention in windows has windows of 2 x 2.
     """
     _, config = resolve(name)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -99,6 +99,8 @@ def shrunk(name: str) -> BackboneConfig:
     elif hasattr(fields.get("patch"), "size"):
         overlaps = getattr(fields["patch"], "stride", None) is not None
         changes["patch"] = {"size": 8} | ({"stride": 4} if overlaps else {})
+    if hasattr(fields.get("attention"), "size"):
+        changes["attention"] = {"size": 2}
     if getattr(fields.get("mlp"), "hidden", None) is not None:
         changes["mlp"] = {"hidden": 48}
     try:

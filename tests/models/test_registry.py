@@ -35,7 +35,7 @@ def test_timm_names_are_known(alias, expected):
     [
         ("vit_smal_patch16", "there is no model 'vit_smal_patch16'; did you mean 'vit_small_patch16'?"),
         ("vit_base_patch16_clip_wide_224", "did you mean 'vit_base_patch16_clip'?"),
-        ("resnet50", "there is no model 'resnet50'; known: beit_base_patch16, "),
+        ("alexnet", "there is no model 'alexnet'; known: beit_base_patch16, "),
         ("", "there is no model ''; known: "),
         ("vit_base_patch16_", "did you mean 'vit_base_patch16'?"),
     ],

@@ -41,12 +41,23 @@ class Block(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
-        drop = self.drop_path
-        if self.norm_placement == "pre":
-            tokens = tokens + drop(self.scale1(self.attention(self.norm1(tokens), grid)))
-            return tokens + drop(self.scale2(self.mlp(self.norm2(tokens), grid)))
-        if self.norm_placement == "post":
-            tokens = self.norm1(tokens + drop(self.scale1(self.attention(tokens, grid))))
-            return self.norm2(tokens + drop(self.scale2(self.mlp(tokens, grid))))
-        tokens = tokens + drop(self.scale1(self.norm1(self.attention(tokens, grid))))
-        return tokens + drop(self.scale2(self.norm2(self.mlp(tokens, grid))))
+        return self.feed(self.mix(tokens, self.attention(self.read(tokens), grid)), grid)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """What attention reads of the tokens: B P+N D -> B P+N D."""
+        return self.norm1(tokens) if self.norm_placement == "pre" else tokens
+
+    def mix(self, tokens: Tensor, mixed: Tensor) -> Tensor:
+        """The tokens with what attention made of them: B P+N D each."""
+        if self.norm_placement == "res_post":
+            mixed = self.norm1(mixed)
+        tokens = tokens + self.drop_path(self.scale1(mixed))
+        return self.norm1(tokens) if self.norm_placement == "post" else tokens
+
+    def feed(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The half of the MLP: B P+N D -> B P+N D."""
+        fed = self.mlp(self.norm2(tokens) if self.norm_placement == "pre" else tokens, grid)
+        if self.norm_placement == "res_post":
+            fed = self.norm2(fed)
+        tokens = tokens + self.drop_path(self.scale2(fed))
+        return self.norm2(tokens) if self.norm_placement == "post" else tokens

@@ -1,4 +1,4 @@
-"""The feed-forward half of a block: MLP and SwiGLU."""
+"""The feed-forward half of a block: MLP, SwiGLU and StarReLU."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from vitrail.layers.patch import Grid
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """GELU exact, by tanh, or CLIP's x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    """GELU exact, by tanh, or CLIP's x * sigmoid(1.702 x), or SiLU (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    if activation == "silu":
+        return F.silu(x)
     if activation == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
@@ -34,7 +36,7 @@ class GeluMLPConfig(MLPConfig, kind="mlp"):
 
     ratio: Positive = 4.0
     hidden: Count | None = None
-    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
     inner_norm: bool = False
 
     def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
@@ -53,6 +55,18 @@ class SwiGLUConfig(MLPConfig, kind="swiglu"):
     def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
         """The layer: B N D -> B N D."""
         return SwiGLU(dim, self, norm=norm, dropout=dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarReLUConfig(MLPConfig, kind="star_relu"):
+    """Linear, StarReLU, linear, without biases (MetaFormer baselines, arXiv:2210.13452)."""
+
+    ratio: Positive = 4.0
+    hidden: Count | None = None
+
+    def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
+        """The layer: B N D -> B N D."""
+        return StarMLP(dim, self, dropout=dropout)
 
 
 class MLP(nn.Module):
@@ -88,3 +102,32 @@ class SwiGLU(nn.Module):
         """B N D -> B N D."""
         gate, value = self.fc1(tokens).chunk(2, dim=-1)
         return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))
+
+
+class StarReLU(nn.Module):
+    """scale * relu(x)^2 + bias, ... -> ..., with two learned numbers (Yu et al. 2022, arXiv:2210.13452)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """... -> ..."""
+        return self.scale * F.relu(x).square() + self.bias
+
+
+class StarMLP(nn.Module):
+    """B N D -> B N D through one hidden layer with StarReLU."""
+
+    def __init__(self, dim: int, config: StarReLUConfig, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = config.hidden or max(int(dim * config.ratio), 1)
+        self.fc1 = nn.Linear(dim, hidden, bias=False)
+        self.activation = StarReLU()
+        self.fc2 = nn.Linear(hidden, dim, bias=False)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B N D -> B N D."""
+        return self.drop(self.fc2(self.drop(self.activation(self.fc1(tokens)))))

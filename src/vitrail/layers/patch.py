@@ -124,7 +124,11 @@ class ConvStem(nn.Module):
         steps: list[nn.Module] = []
         for width in widths:
             for stride in [1] * (config.convs - 1) + [2]:
-                steps += [nn.Conv2d(channels, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+                steps += [
+                    nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(),
+                ]
                 channels = width
         self.steps = nn.Sequential(*steps)
         self.projection = nn.Conv2d(widths[-1], dim, 1)

@@ -32,6 +32,10 @@ class Stage(nn.Module):
     def enter(self, maps: Tensor) -> State:
         """The map of the stage before, B C H W -> what the first block reads."""
 
+    def receive(self, maps: Tensor, prefix: Tensor) -> State:
+        """As `enter`, where the prefix tokens B P C of the stage before are at hand; most stages leave them behind."""
+        return self.enter(maps)
+
     @abstractmethod
     def step(self, block: nn.Module, state: State, run: Run) -> State:
         """Through one block."""
@@ -44,9 +48,9 @@ class Stage(nn.Module):
         """The map B D h w and the prefix tokens B P D that the stage answers with."""
         return self.level(state)
 
-    def forward(self, maps: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-        """B C H W -> B D h w and B P D."""
-        state = self.enter(maps)
+    def forward(self, maps: Tensor, prefix: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+        """B C H W and B P C of the stage before -> B D h w and B P D."""
+        state = self.receive(maps, prefix)
         for block in self.blocks:
             state = self.step(block, state, run)
         return self.leave(state)
@@ -66,7 +70,7 @@ class MapStage(Stage):
 
     def level(self, state: State) -> tuple[Tensor, Tensor]:
         """The map B D h w and no prefix, B 0 D."""
-        return state.x, state.x.new_empty(state.x.shape[0], 0, state.x.shape[1])
+        return state.x, no_prefix(state.x)
 
 
 class TokenStage(Stage):
@@ -105,6 +109,11 @@ class TokenStage(Stage):
     def leave(self, state: State) -> tuple[Tensor, Tensor]:
         """The map B D h w and the prefix tokens B P D that the stage answers with."""
         return self.level(State(self.norm(state.x), state.grid))
+
+
+def no_prefix(maps: Tensor) -> Tensor:
+    """The prefix tokens of a map that has none: B D h w -> B 0 D."""
+    return maps.new_empty(maps.shape[0], 0, maps.shape[1])
 
 
 def to_tokens(maps: Tensor) -> Tensor:

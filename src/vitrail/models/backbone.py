@@ -15,6 +15,7 @@ from vitrail.errors import ConfigError, InputError, ResampledNotice
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded
 from vitrail.layers.stage import to_map
+from vitrail.models.initialise import Scheme, initialise
 
 
 class Features(NamedTuple):
@@ -60,6 +61,8 @@ class Backbone(nn.Module):
 
     config: BackboneConfig
     blocks: nn.ModuleList  # in their order, over all levels
+    head: nn.Module
+    scheme: Scheme = "trunc_normal"  # by which heads begin
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -76,12 +79,28 @@ class Backbone(nn.Module):
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
 
     @abstractmethod
-    def classify(self, features: Features) -> Tensor:
-        """Features -> logits B K."""
+    def pooled(self, features: Features) -> Tensor:
+        """Features -> the vector B D that the head reads."""
 
     @abstractmethod
+    def new_head(self) -> nn.Module:
+        """A fresh head; where there are no classes, none."""
+
+    def classify(self, features: Features) -> Tensor:
+        """Features -> logits B K, or the pooled vector where there is no head."""
+        return self.head(self.pooled(features))
+
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
+        self.config = apply(self.config, {"num_classes": num_classes})
+        self.labels = None
+        self.head = self._fresh("head")
+
+    def _fresh(self, name: str) -> nn.Module:
+        """A new head, initialised, where the model's weights are and in their type."""
+        head = self.new_head().to(next(self.parameters()))
+        initialise(head, self.scheme, name=name)
+        return head
 
     @property
     def levels(self) -> Sequence[nn.Module]:
@@ -91,10 +110,8 @@ class Backbone(nn.Module):
     def run(self, block: nn.Module, *inputs: Any) -> Tensor:
         """One block, recomputed in the backward pass where `checkpointing` is on."""
         if self.checkpointing and self.training:
-            result: Tensor = checkpoint(block, *inputs, use_reentrant=False)
-            return result
-        result = block(*inputs)
-        return result
+            return checkpoint(block, *inputs, use_reentrant=False)
+        return block(*inputs)
 
     def chosen(self, layers: Sequence[int] | None) -> list[int]:
         """The numbers of the chosen blocks, all by default, from 0; a block that is not there is an error."""

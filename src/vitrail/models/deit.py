@@ -6,6 +6,7 @@ from torch import Tensor
 
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Features
+from vitrail.models.distilled import Distilled
 from vitrail.models.family import Family, Preset
 from vitrail.models.initialise import Scheme, initialise
 from vitrail.models.vit import ViT, ViTConfig
@@ -18,7 +19,7 @@ class DeiTConfig(ViTConfig):
     init: Scheme = "trunc_normal"
 
 
-class DeiT(ViT):
+class DeiT(Distilled, ViT):
     """Two tokens, two heads: training gives each its own loss, `classify` answers with their mean."""
 
     distillation = True
@@ -30,23 +31,13 @@ class DeiT(ViT):
                 f"{config.class_token}, pool is {config.pool.kind!r}"
             )
         super().__init__(config)
-        self.distillation_head = self._new_head()
+        self.distillation_head = self.new_head()
         initialise(self.distillation_head, config.init, name="distillation_head")
 
     def heads(self, features: Features) -> tuple[Tensor, Tensor]:
         """Features -> the logits B K of the class token's head and of the distillation token's head."""
-        return self.head(self.pooled(features)), self.distillation_head(self.pool_norm(features.prefix[:, 1]))
-
-    def classify(self, features: Features) -> Tensor:
-        """Features -> logits B K: the mean of both heads."""
-        by_class, by_distillation = self.heads(features)
-        return (by_class + by_distillation) / 2
-
-    def reset_head(self, num_classes: int) -> None:
-        """Replaces both heads by fresh ones for another number of classes; 0 takes them away."""
-        super().reset_head(num_classes)
-        self.distillation_head = self._new_head().to(next(self.patch.parameters()))
-        initialise(self.distillation_head, self.config.init, name="distillation_head")
+        by_teacher = self.get_submodule("distillation_head")(self.pool_norm(features.prefix[:, 1]))
+        return self.head(self.pooled(features)), by_teacher
 
 
 def _size(dim: int, num_heads: int) -> Preset:

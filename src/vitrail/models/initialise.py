@@ -41,6 +41,22 @@ def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
             xavier_uniform_(module.query)
 
 
+def initialise_convolutions(model: nn.Module, *, std: float | None = None) -> None:
+    """Fills the convolutions with a normal of variance 2 / fan-out, as rectifiers like it (arXiv:1502.01852).
+
+    With `std`, with a truncated normal of this deviation instead.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            if std is None:
+                fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1] // module.groups
+                normal_(module.weight, std=math.sqrt(2 / fan_out))
+            else:
+                trunc_normal_(module.weight, std=std)
+            if module.bias is not None:
+                zeros_(module.bias)
+
+
 @torch.no_grad()
 def _linear(module: nn.Linear, path: str, scheme: Scheme) -> None:
     if scheme == "trunc_normal":

@@ -7,11 +7,50 @@ from typing import Any
 from vitrail.config import apply
 from vitrail.errors import ConfigError, nearest
 from vitrail.models.backbone import Backbone, BackboneConfig
+from vitrail.models.convnext import CONVNEXT
+from vitrail.models.cvt import CVT
+from vitrail.models.dat import DAT_FAMILY
 from vitrail.models.deit import DEIT
+from vitrail.models.efficientformer import EFFICIENTFORMER
+from vitrail.models.efficientnet import EFFICIENTNET
 from vitrail.models.family import Family, Preset
+from vitrail.models.fastvit import FASTVIT
+from vitrail.models.levit import LEVIT
+from vitrail.models.metaformer import METAFORMER
+from vitrail.models.mixer import MIXER
+from vitrail.models.mobilevit import MOBILEVIT
+from vitrail.models.pit import PIT
+from vitrail.models.pvt import PVT_FAMILY, PVT_V2_FAMILY
+from vitrail.models.resnet import RESNET
+from vitrail.models.swin import SWIN
+from vitrail.models.swin_v2 import SWIN_V2
 from vitrail.models.vit_presets import VIT
+from vitrail.models.xcit import XCIT
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (VIT, DEIT)}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        VIT,
+        DEIT,
+        RESNET,
+        CONVNEXT,
+        FASTVIT,
+        MOBILEVIT,
+        EFFICIENTNET,
+        METAFORMER,
+        MIXER,
+        PVT_FAMILY,
+        PVT_V2_FAMILY,
+        CVT,
+        LEVIT,
+        SWIN,
+        SWIN_V2,
+        DAT_FAMILY,
+        EFFICIENTFORMER,
+        XCIT,
+        PIT,
+    )
+}
 
 
 def create(name: str, /, **changes: Any) -> Backbone:

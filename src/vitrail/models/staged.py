@@ -1,18 +1,18 @@
 """Backbones of several stages: each stage has fewer tokens than the one before, and more channels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.config import Count, Rate, apply
+from vitrail.config import Count, Rate
 from vitrail.errors import ConfigError
 from vitrail.layers.patch import Grid
 from vitrail.layers.pool import MeanPool
-from vitrail.layers.stage import Stage, State, to_tokens
+from vitrail.layers.stage import Stage, State, no_prefix, to_tokens
 from vitrail.models.backbone import Backbone, BackboneConfig, Features
-from vitrail.models.initialise import initialise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class StagedConfig(BackboneConfig):
     def __post_init__(self) -> None:
         """Refuses lists that do not have one entry a stage."""
         super().__post_init__()
-        for name in ("dims", "num_heads"):
+        for name in ("dims", "num_heads", "mlp_ratios", "reductions"):
             each = getattr(self, name, self.depths)
             if len(each) != len(self.depths):
                 raise ConfigError(f"{name} has {len(each)} numbers, depths {len(self.depths)}; each is one a stage")
@@ -46,7 +46,6 @@ class Staged(Backbone):
     stem: nn.Module
     stages: nn.ModuleList  # of Stage
     norm: nn.Module
-    head: nn.Module
 
     def __init__(self, config: StagedConfig) -> None:
         super().__init__(config)
@@ -75,9 +74,9 @@ class Staged(Backbone):
         """Images B C H W -> Features; the last level is normalised, those before it are as the stages left them."""
         self.check(images)
         maps, levels = self.stem(images), []
-        prefix = maps.new_empty(0)
+        prefix = no_prefix(maps)
         for stage in self.stages:
-            maps, prefix = stage(maps, self.run)
+            maps, prefix = stage(maps, prefix, self.run)
             levels.append(maps)
         return self.gather(levels, prefix, self.norm)
 
@@ -86,16 +85,16 @@ class Staged(Backbone):
         self.check(images)
         wanted, found, index = self.chosen(layers), dict[int, Features](), 0
         maps, levels = self.stem(images), list[Tensor]()
-        for stage in self.stages:
-            assert isinstance(stage, Stage)
-            state: State = stage.enter(maps)
+        prefix = no_prefix(maps)
+        for stage in cast("Iterable[Stage]", self.stages):
+            state: State = stage.receive(maps, prefix)
             for block in stage.blocks:
                 state = stage.step(block, state, self.run)
                 if index in wanted:
                     now, prefix = stage.level(state)
                     found[index] = self.gather([*levels, now], prefix, nn.Identity())
                 index += 1
-            maps, _ = stage.leave(state)
+            maps, prefix = stage.leave(state)
             levels.append(maps)
         return [found[index] for index in wanted]
 
@@ -109,14 +108,3 @@ class Staged(Backbone):
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""
         return self.pool(features.prefix, features.patches)
-
-    def classify(self, features: Features) -> Tensor:
-        """Features -> logits B K, or the pooled vector where there is no head."""
-        return self.head(self.pooled(features))
-
-    def reset_head(self, num_classes: int) -> None:
-        """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
-        self.config = apply(self.config, {"num_classes": num_classes})
-        self.labels = None
-        self.head = self.new_head().to(next(self.stem.parameters()))
-        initialise(self.head, "trunc_normal", name="head")

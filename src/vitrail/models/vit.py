@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from vitrail.config import Count, CountFromZero, Positive, Rate, apply
-from vitrail.errors import ConfigError
+from vitrail.config import Count, CountFromZero, Positive, Rate
+from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
-from vitrail.layers.mlp import GeluMLPConfig, MLPConfig
+from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, StarReLUConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig, NormConfig
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
 from vitrail.layers.pool import ClassPoolConfig, PoolConfig
 from vitrail.layers.position import AddedPositionConfig, LearnedConfig, PositionConfig
+from vitrail.layers.reduce import ReduceConfig, ReducibleBlock, Reduction
 from vitrail.layers.residual import linear_ramp
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.models.backbone import Backbone, BackboneConfig, Features
@@ -26,7 +27,8 @@ class ViTConfig(BackboneConfig):
     """A plain ViT; the defaults are those of the paper.
 
     `embed_norm` normalises the embedded tokens before the first block (CLIP); `final_norm` stands over all tokens, or
-    over the pooled vector alone.
+    over the pooled vector alone. `patch_drop` is the share of patches that training leaves out at random; `reduce`
+    prunes or merges tokens in every use (`layers/reduce.py` says what becomes of their places).
     """
 
     dim: Count
@@ -44,6 +46,8 @@ class ViTConfig(BackboneConfig):
     layer_scale: Positive | None = None
     dropout: Rate = 0.0
     drop_path: Rate = 0.0
+    patch_drop: Rate = 0.0
+    reduce: ReduceConfig | None = None
     final_norm: Literal["tokens", "pooled", "none"] = "tokens"
     pool: PoolConfig = ClassPoolConfig()
     head_bias: bool = True
@@ -71,6 +75,7 @@ class ViT(Backbone):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
+        self.scheme = config.init
         dim, grid = config.dim, config.grid(config.image_size)
         self.patch = config.patch.build(config.channels, dim)
         self.prefix = PrefixTokens(
@@ -90,8 +95,9 @@ class ViT(Backbone):
             positions=within,
             dropout=config.dropout,
         )
+        kind = Block if config.reduce is None else ReducibleBlock
         self.blocks = nn.ModuleList(
-            Block(
+            kind(
                 site._replace(block=index),
                 attention=config.attention,
                 mlp=config.mlp,
@@ -101,14 +107,16 @@ class ViT(Backbone):
             )
             for index, rate in enumerate(linear_ramp(config.drop_path, config.depth))
         )
+        self.reduction = _reduction(config, num_prefix=self.prefix.count)
         self.norm = config.norm.build(dim) if config.final_norm == "tokens" else nn.Identity()
         self.pool = config.pool.build(site, config.mlp)
         width = config.pool.width(dim)
         self.pool_norm = config.norm.build(width) if config.final_norm == "pooled" else nn.Identity()
-        self.head = self._new_head()
+        self.head = self.new_head()
         initialise(self, config.init)
 
-    def _new_head(self) -> nn.Module:
+    def new_head(self) -> nn.Module:
+        """A fresh head; where there are no classes, none."""
         config = self.config
         if config.num_classes == 0:
             return nn.Identity()
@@ -125,32 +133,41 @@ class ViT(Backbone):
     def features(self, images: Tensor) -> Features:
         """Images B C H W -> Features after the final norm."""
         tokens, grid = self.embed(images)
-        for block in self.blocks:
-            tokens = self.run(block, tokens, grid)
-        return Features.from_tokens(self.norm(tokens), grid)
+        state = self.reduction.enter(tokens)
+        for index, block in enumerate(self.blocks):
+            state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
+        return Features.from_tokens(self.reduction.leave(state, self.norm), grid)
 
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
         wanted = self.chosen(layers)
         found: dict[int, Features] = {}
         tokens, grid = self.embed(images)
+        state = self.reduction.enter(tokens)
         for index, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):
-            tokens = self.run(block, tokens, grid)
+            state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
             if index in wanted:
-                found[index] = Features.from_tokens(tokens, grid)
+                found[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
         return [found[index] for index in wanted]
 
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""
         return self.pool_norm(self.pool(features.prefix, features.patches))
 
-    def classify(self, features: Features) -> Tensor:
-        """Features -> logits B K, or the pooled vector where there is no head."""
-        return self.head(self.pooled(features))
 
-    def reset_head(self, num_classes: int) -> None:
-        """Replaces the head by a fresh one for another number of classes; 0 takes it away."""
-        self.config = apply(self.config, {"num_classes": num_classes})
-        self.labels = None
-        self.head = self._new_head().to(next(self.patch.parameters()))
-        initialise(self.head, self.config.init, name="head")
+def _reduction(config: ViTConfig, *, num_prefix: int) -> Reduction:
+    """What leads tokens through the blocks, where the rest of the model can do with fewer of them."""
+    if config.reduce is None and config.patch_drop == 0.0:
+        return Reduction(num_prefix=num_prefix)
+    asked = "patch_drop" if config.reduce is None else f"reduce {config.reduce.kind!r}"
+    if not isinstance(config.attention, SoftmaxConfig):
+        raise Unsupported(f"{asked} needs softmax attention, which takes any tokens, not {config.attention.kind!r}")
+    if not isinstance(config.mlp, GeluMLPConfig | SwiGLUConfig | StarReLUConfig):
+        raise Unsupported(f"{asked} needs an MLP that reads each token alone, not {config.mlp.kind!r}")
+    if inside := [position.kind for position in config.position if not isinstance(position, AddedPositionConfig)]:
+        raise Unsupported(f"{asked} needs positions that are added to tokens: {inside[0]!r} reads them from the grid")
+    if config.reduce is None:
+        return Reduction(num_prefix=num_prefix, patch_drop=config.patch_drop)
+    if config.reduce.needs_class_token and not config.class_token:
+        raise Unsupported(f"{asked} asks the class token, but class_token is False")
+    return config.reduce.build(depth=config.depth, num_prefix=num_prefix, patch_drop=config.patch_drop)

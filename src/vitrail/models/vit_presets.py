@@ -12,6 +12,7 @@ from vitrail.layers.position import LearnedConfig, SinCos2DConfig
 from vitrail.layers.relative import RelativeConfig
 from vitrail.layers.rope import RopeConfig
 from vitrail.models.family import Family, Preset
+from vitrail.models.hybrid_presets import hybrids
 from vitrail.models.vit import ViT, ViTConfig
 
 SIZES = {  # dim, depth, heads (arXiv:2010.11929, table 1; tiny and small: arXiv:2012.12877, arXiv:2106.10270)
@@ -237,5 +238,6 @@ VIT = Family(
         "eva02_base_patch14": _eva02("base", 448, 2048),
         "eva02_large_patch14": _eva02("large", 448, 2730),
         **{f"beit_{size}_patch16": _beit(size) for size in ("base", "large")},
+        **hybrids(),
     },
 )

@@ -14,6 +14,7 @@ from vitrail.layers.norm import LayerNormConfig, RMSNormConfig
 from vitrail.layers.patch import LinearPatchConfig
 from vitrail.layers.pool import AttentionPoolConfig, ClassMeanPoolConfig, ClassPoolConfig, MeanPoolConfig
 from vitrail.layers.position import FactoredConfig, LearnedConfig
+from vitrail.layers.reduce import MergeConfig
 from vitrail.layers.relative import RelativeConfig
 from vitrail.layers.rope import RopeConfig
 from vitrail.models.deit import DeiTConfig
@@ -97,7 +98,7 @@ def _pool_parameters(config: ViTConfig, size: _Sizes) -> int:
 
 def macs(config: ViTConfig, *, batch: int = 1) -> Parts:
     """Multiply-accumulates of one forward pass, by part."""
-    size, dim, tokens = _sizes(config), config.dim, _sizes(config).tokens
+    size, dim, counts = _sizes(config), config.dim, _counts(config)
     pixels = config.channels * size.patch.size[0] * size.patch.size[1]
     mlp = dim * size.hidden * (3 if isinstance(size.mlp, SwiGLUConfig) else 2)
     pool = 0
@@ -107,11 +108,29 @@ def macs(config: ViTConfig, *, batch: int = 1) -> Parts:
         pool = dim * dim + batch * (keys_and_values + mixing + dim * dim + mlp)
     return {
         "patch": batch * size.patches * pixels * dim,
-        "attention": batch * config.depth * (4 * tokens * dim * size.inner + 2 * tokens**2 * size.inner),
-        "mlp": batch * config.depth * tokens * mlp,
+        "attention": batch * sum(4 * tokens * dim * size.inner + 2 * tokens**2 * size.inner for tokens, _ in counts),
+        "mlp": batch * sum(tokens * mlp for _, tokens in counts),
+        "reduce": batch * sum(_choice(config, size, *count) for count in counts),
         "pool": pool,
         "head": batch * size.num_heads_out * config.pool.width(dim) * config.num_classes,
     }
+
+
+def _counts(config: ViTConfig) -> list[tuple[int, int]]:
+    """The tokens that attention and MLP of each block read."""
+    size = _sizes(config)
+    if config.reduce is None:
+        return [(size.tokens, size.tokens)] * config.depth
+    return config.reduce.counts(size.patches, depth=config.depth, num_prefix=size.prefix)
+
+
+def _choice(config: ViTConfig, size: _Sizes, before: int, after: int) -> int:
+    """MACs of choosing which tokens go: every other key against the rest, or the class token against all."""
+    if before == after:
+        return 0
+    if isinstance(config.reduce, MergeConfig):
+        return (before + 1) // 2 * (before // 2) * size.head_dim
+    return before * size.inner
 
 
 def kept(config: ViTConfig, *, batch: int = 1, itemsize: int = 4) -> Parts:
@@ -212,6 +231,7 @@ def _sizes(config: ViTConfig) -> _Sizes:
 
 def _check_kept(config: ViTConfig, size: _Sizes) -> None:
     reasons = {
+        "patches that are dropped, or tokens reduced": config.patch_drop > 0 or config.reduce is not None,
         "norms elsewhere than before": config.norm_placement != "pre",
         "attention that is not fused": not size.attention.fused,
         "patches that overlap": size.patch.stride not in (None, size.patch.size) or size.patch.padding != (0, 0),

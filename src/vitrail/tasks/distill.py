@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitrail.data.dataset import Batch
 from vitrail.errors import ConfigError, InputError
 from vitrail.models.backbone import Backbone
-from vitrail.models.deit import DeiT
+from vitrail.models.distilled import Distilled
 from vitrail.tasks.classify import Classify
 
 Kind = Literal["hard", "soft", "token"]
@@ -89,7 +89,7 @@ class Distill(Classify):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone, classes=classes, label_smoothing=label_smoothing)
-        if kind == "token" and not isinstance(backbone, DeiT):
+        if kind == "token" and getattr(backbone, "distillation_head", None) is None:
             raise ConfigError(
                 f"distillation by token needs a model with a distillation head, such as deit_tiny_distilled_patch16; "
                 f"{type(backbone).__name__} has none"
@@ -105,7 +105,7 @@ class Distill(Classify):
         taught = self.teacher(batch.images)
         if taught.shape[1] != len(self.classes):
             raise ConfigError(f"the teacher knows {taught.shape[1]} classes, the data have {len(self.classes)}")
-        if isinstance(self.backbone, DeiT) and self.kind == "token":
+        if isinstance(self.backbone, Distilled) and self.kind == "token":
             by_class, by_teacher = self.backbone.heads(self.backbone.features(batch.images))
         else:
             by_class = by_teacher = self.outputs(batch.images)

@@ -1,6 +1,5 @@
 """Muon: the momentum of every matrix is replaced by the nearest orthogonal one before it is taken as a step."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,40 +26,52 @@ class Muon(AdamW):
         self.param_groups = every
         for group in every:
             if group["matrices"]:
-                for same in _by_shape(group["params"]):
-                    self._turn(same, group)
+                self._turn([parameter for parameter in group["params"] if parameter.grad is not None], group)
 
     def _turn(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """One step of matrices of one shape, all at once."""
+        """One step of all matrices of a group."""
         beta, rate = group["betas"][0], group["lr"]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         moments = [self.state[parameter]["momentum"] for parameter in parameters]
         torch._foreach_lerp_(moments, gradients, 1 - beta)
-        ahead = torch.stack(torch._foreach_lerp(gradients, moments, beta))  # M rows columns, as Nesterov looks
-        turned = orthogonal(ahead.unflatten(1, (group["parts"], -1)).flatten(0, 1))  # M*parts rows/parts columns
-        step = turned.view_as(ahead) * (rate * _RMS * max(turned.shape[1:]) ** 0.5)
+        ahead = torch._foreach_lerp(gradients, moments, beta)  # as Nesterov looks
+        parts = [part for matrix in ahead for part in matrix.chunk(group["parts"])]
+        turned = iter(_orthogonal_all(parts))
+        steps = [torch.cat([next(turned) for _ in range(group["parts"])]) for _ in parameters]
+        torch._foreach_mul_(steps, rate)
         torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
-        torch._foreach_sub_(parameters, list(step.unbind()))
+        torch._foreach_sub_(parameters, steps)
+
+
+def _orthogonal_all(matrices: list[Tensor]) -> list[Tensor]:
+    """Orthogonal matrices of the size of an AdamW step; those of one shape, lying or standing, are turned at once."""
+    found: dict[int, Tensor] = {}
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for index, matrix in enumerate(matrices):
+        shapes.setdefault(tuple(sorted(matrix.shape)), []).append(index)
+    for (_, longer), members in shapes.items():
+        lying = torch.stack([_lying(matrices[index]) for index in members])  # M short long
+        turned = orthogonal(lying) * (_RMS * longer**0.5)
+        found |= zip(members, turned.unbind(), strict=True)
+    return [found[index] if _lies(matrix) else found[index].mT for index, matrix in enumerate(matrices)]
+
+
+def _lies(matrix: Tensor) -> bool:
+    return matrix.shape[0] <= matrix.shape[1]
+
+
+def _lying(matrix: Tensor) -> Tensor:
+    return matrix if _lies(matrix) else matrix.mT
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Each matrix with its singular values brought to about one: M rows columns -> the same."""
-    tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
-    x = x.bfloat16() if x.is_cuda else x
+    """Each matrix, not taller than wide, with its singular values brought to about one: M short long -> the same."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     a, b, c = _QUINTIC
     for _ in range(_TURNS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
-
-
-def _by_shape(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    shapes: dict[torch.Size, list[Tensor]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            shapes.setdefault(parameter.shape, []).append(parameter)
-    yield from shapes.values()
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.to(matrices.dtype)

@@ -48,10 +48,13 @@ class Attention(nn.Module):
 class MultiHead(Attention):
     """What most mechanisms share: one linear map to queries, keys and values, heads side by side, one map back.
 
-    `positions` names the kinds of positions, of those that act inside attention, that the mechanism can use.
+    `positions` names the kinds of positions, of those that act inside attention, that the mechanism can use; `maps`
+    the linear maps of tokens, by the letters of what they give: ("q", "kv") where keys are read from other tokens.
     """
 
     positions: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ("qkv",)
+    qkv: nn.Linear
 
     def __init__(self, site: Site, *, head_dim: int | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -63,7 +66,8 @@ class MultiHead(Attention):
             )
         self.num_heads, self.head_dim = site.num_heads, head_dim or site.dim // site.num_heads
         inner = self.num_heads * self.head_dim
-        self.qkv = nn.Linear(site.dim, 3 * inner, bias=bias)
+        for name in self.maps:
+            self.add_module(name, nn.Linear(site.dim, len(name) * inner, bias=bias))
         self.projection = nn.Linear(inner, site.dim)
         self.drop = nn.Dropout(site.dropout)
 
@@ -74,9 +78,12 @@ class MultiHead(Attention):
     def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each."""
         # Chunks, not one permuted tensor: their gradients are joined by one copy in the backward pass instead of two.
-        parts = self.projected(tokens).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2) for part in parts)
+        q, k, v = (self.split(part) for part in self.projected(tokens).chunk(3, dim=-1))
         return q, k, v
+
+    def split(self, part: Tensor) -> Tensor:
+        """Heads side by side B N Ad -> B A N d."""
+        return part.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def joined(self, mixed: Tensor) -> Tensor:
         """The heads' outputs B A P+N d side by side, projected back: B P+N D."""

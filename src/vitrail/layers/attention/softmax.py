@@ -60,12 +60,15 @@ class SoftmaxAttention(MultiHead):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
         q, k, v = self._placed(tokens, grid)
-        bias = self._bias(grid, q.dtype)
+        return self.mix(q, k, v, self._bias(grid, q.dtype))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """softmax(q k + bias) v, projected back: B A P+N d each, and a bias that spreads to B A P+N P+N -> B P+N D."""
         dropout = self.dropout if self.training else 0.0
         if self.fused:
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
         else:
-            mixed = F.dropout(self._softmax(q, k, bias), dropout) @ v
+            mixed = F.dropout(self.explicit(q, k, bias), dropout) @ v
         return self.drop(self.projection(self.norm(mixed.transpose(1, 2).flatten(2))))  # B A N d -> B N D
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
@@ -75,7 +78,7 @@ class SoftmaxAttention(MultiHead):
         if rows is not None:
             q = q[:, :, rows]
             bias = None if bias is None else bias[:, rows]
-        return self._softmax(q, k, bias)
+        return self.explicit(q, k, bias)
 
     def projected(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values side by side: B P+N D -> B P+N 3Ad."""
@@ -85,10 +88,14 @@ class SoftmaxAttention(MultiHead):
         q_bias, v_bias = self.qv_bias
         return qkv + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
 
+    def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, B A P+N d each, normalised as configured."""
+        q, k, v = super().heads(tokens)
+        return self.q_norm(q), self.k_norm(k), v
+
     def _placed(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, B A P+N d each, normalised and turned as configured."""
+        """Queries, keys and values, B A P+N d each, turned as configured."""
         q, k, v = self.heads(tokens)
-        q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             q, k = self.rope(q, grid), self.rope(k, grid)
         return q, k, v
@@ -96,6 +103,7 @@ class SoftmaxAttention(MultiHead):
     def _bias(self, grid: Grid, dtype: torch.dtype) -> Tensor | None:
         return None if self.relative is None else self.relative(grid).to(dtype)
 
-    def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+    def explicit(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+        """The attention matrix: B A R d, B A N d -> B A R N."""
         logits = (q * self.scale) @ k.transpose(-2, -1)  # B A R N
         return (logits if bias is None else logits + bias).softmax(dim=-1)

@@ -44,6 +44,11 @@ def batch_norm(ours: str, theirs: str) -> list[Rule]:
     return [rule(f"{ours}.{part}", f"{theirs}.{part}") for part in parts]
 
 
+def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
+    """The rules of a convolution without a bias and the batch norm after it."""
+    return [rule(f"{ours}.conv.weight", f"{conv}.weight"), *batch_norm(f"{ours}.norm", norm)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a dialect makes of a checkpoint: which model it is, and how its tensors are named."""
@@ -158,7 +163,10 @@ def _join(each: Rule, parts: list[Tensor]) -> Tensor:
 
 
 def _split(each: Rule, tensor: Tensor) -> list[Tensor]:
-    parts = list(tensor.unbind(0) if each.stack else tensor.chunk(len(each.theirs)))
+    if each.stack:
+        parts = list(tensor.unbind(0))
+    else:
+        parts = list(tensor.chunk(len(each.theirs))) if len(each.theirs) > 1 else [tensor]  # a count has no axis
     return [part[(None,) * each.lead + (...,) + (None,) * each.trail] for part in parts]
 
 

@@ -162,6 +162,7 @@ def _essence(config: ViTConfig) -> ViTConfig:
         layer_scale=None if config.layer_scale is None else 1.0,
         dropout=0.0,
         drop_path=0.0,
+        patch_drop=0.0,
         dynamic_size=False,
         init="paper",
     )

@@ -30,6 +30,7 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "gelu_python": "gelu",
+    "silu": "silu",
 }
 # They call one option otherwise, and have no labels.
 _TOWERS = ("clip_vision_model", "siglip_vision_model", "dinov3_vit")

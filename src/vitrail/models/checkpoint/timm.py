@@ -1,4 +1,4 @@
-"""timm's checkpoints: vision_transformer.py, eva.py, beit.py and deit.py, where they are plain ViTs."""
+"""timm's checkpoints: vision_transformer.py and its hybrids, eva.py, beit.py and deit.py, where they are plain ViTs."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from vitrail.errors import CheckpointError
 from vitrail.layers.attention import SoftmaxConfig
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig
-from vitrail.layers.patch import Grid, LinearPatchConfig
+from vitrail.layers.patch import Grid
 from vitrail.layers.pool import AttentionPoolConfig, ClassPoolConfig, MeanPoolConfig, PoolConfig
 from vitrail.layers.position import LearnedConfig, PositionConfig
 from vitrail.layers.relative import RelativeConfig
@@ -22,6 +22,7 @@ from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.shapes import square_grid, usual_heads
 from vitrail.models.checkpoint.timm_export import export
+from vitrail.models.checkpoint.timm_hybrid import patch_rules, read_patch, stage_depths
 from vitrail.models.checkpoint.timm_names import DINOV3_ROPE, Told, told_by_config, told_by_hint
 from vitrail.models.checkpoint.timm_rules import Layout, rules
 from vitrail.models.deit import DeiTConfig
@@ -70,7 +71,7 @@ class Timm:
             family="deit" if "dist_token" in tensors else "vit",
             config=config,
             tensors=tensors,
-            rules=rules(Layout.of(tensors)),
+            rules=[*patch_rules(stage_depths(tensors)), *rules(Layout.of(tensors))],
             ignored=f"{_COMPUTED}|{_TEXT}" if in_open_clip else _COMPUTED,
             labels=_labels(weights, config.num_classes),
         )
@@ -146,12 +147,9 @@ def _usual_pool(tensors: Tensors, *, like_dinov3: bool) -> PoolConfig:
 
 
 def _config(tensors: Tensors, told: Told, path: Path) -> ViTConfig:
-    if tensors["patch_embed.proj.weight"].ndim != 4:
-        shape = tuple(tensors["patch_embed.proj.weight"].shape)
-        raise CheckpointError(f"{path}: patch_embed.proj.weight is {shape}; it must be dim, channels, rows, columns")
-    dim, channels, rows, columns = tensors["patch_embed.proj.weight"].shape
-    patch = LinearPatchConfig(size=(rows, columns), bias="patch_embed.proj.bias" in tensors)
-    grid, positions = _positions(tensors, told, patch, path)
+    patch, channels, step = read_patch(tensors, path)
+    dim = tensors["patch_embed.proj.weight"].shape[0]
+    grid, positions = _positions(tensors, told, step, path)
     family = DeiTConfig if "dist_token" in tensors else ViTConfig
     pooled, over_tokens = "fc_norm.weight" in tensors, "norm.weight" in tensors
     pool = AttentionPoolConfig() if "attn_pool.latent" in tensors else told.pool
@@ -159,7 +157,7 @@ def _config(tensors: Tensors, told: Told, path: Path) -> ViTConfig:
         dim=dim,
         depth=depth_of(tensors),
         num_heads=_heads(tensors, told, dim, path),
-        image_size=(grid[0] * rows, grid[1] * columns),
+        image_size=(grid[0] * step[0], grid[1] * step[1]),
         channels=channels,
         num_classes=len(tensors["head.weight"]) if "head.weight" in tensors else 0,
         dynamic_size=bool(told.dynamic_size),
@@ -221,12 +219,12 @@ def _mlp(tensors: Tensors, told: Told) -> MLPConfig:
 
 
 def _positions(
-    tensors: Tensors, told: Told, patch: LinearPatchConfig, path: Path
+    tensors: Tensors, told: Told, step: tuple[int, int], path: Path
 ) -> tuple[Grid, tuple[PositionConfig, ...]]:
     """The grid that the tables are made for, and which positions the model has."""
     num_prefix = sum(tensors[name].shape[1] for name in ("cls_token", "dist_token", "reg_token") if name in tensors)
-    size = told.image_size or (14 * patch.size[0], 14 * patch.size[1])
-    said = (size[0] // patch.size[0], size[1] // patch.size[1])
+    size = told.image_size or (14 * step[0], 14 * step[1])
+    said = (size[0] // step[0], size[1] // step[1])
     positions: list[PositionConfig] = []
     grid = None
     if "pos_embed" in tensors:

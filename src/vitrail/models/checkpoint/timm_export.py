@@ -20,9 +20,11 @@ from vitrail.layers.position import (
     SinCos2DConfig,
 )
 from vitrail.layers.relative import RelativeConfig
+from vitrail.layers.resnet_stem import ResNetPatchConfig
 from vitrail.layers.rope import RopeConfig
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.dialect import Foreign, to_theirs
+from vitrail.models.checkpoint.timm_hybrid import builder, patch_rules
 from vitrail.models.checkpoint.timm_rules import Layout, rules
 from vitrail.models.vit import ViT, ViTConfig
 
@@ -66,7 +68,13 @@ def export(model: Backbone) -> Foreign:
         raise Unsupported(f"only ViT and DeiT are written as timm models; this is {type(model).__name__}")
     parts = _parts(model)
     words = _choose(parts)
-    tensors = to_theirs(model, rules(words.layout))
+    patch = model.config.patch
+    if isinstance(patch, ResNetPatchConfig):
+        if words.architecture != "vit_base_patch16_224":
+            raise Unsupported("timm's hybrids are VisionTransformers with plain MLPs and norms with eps 1e-6")
+        words = words._replace(architecture=builder(patch))
+    depths = patch.depths if isinstance(patch, ResNetPatchConfig) else ()
+    tensors = to_theirs(model, [*patch_rules(depths), *rules(words.layout)])
     return Foreign(tensors=tensors | _computed(model, parts), config=_hub_config(model, words))
 
 
@@ -75,10 +83,14 @@ def _parts(model: ViT) -> _Parts:
     added = [each for each in config.position if isinstance(each, AddedPositionConfig)]
     ropes = [each for each in config.position if isinstance(each, RopeConfig)]
     patch, attention, mlp, norm = config.patch, config.attention, config.mlp, config.norm
+    if isinstance(patch, ResNetPatchConfig):  # timm's patches are those of the ResNet's map
+        patch = LinearPatchConfig(size=patch.size)
     if not isinstance(patch, LinearPatchConfig) or patch.stride not in (None, patch.size) or any(patch.padding):
         raise Unsupported("timm's ViTs have no overlapping or padded patches")
     if not isinstance(attention, SoftmaxConfig) or attention.temperature != 1.0:
         raise Unsupported("timm's ViTs have softmax attention with a temperature of 1")
+    if config.reduce is not None:
+        raise Unsupported(f"timm's ViTs keep all tokens; this one has reduce {config.reduce.kind!r}")
     if attention.head_dim not in (None, config.dim / config.num_heads):
         raise Unsupported(f"timm's heads share the width; head_dim {attention.head_dim} x {config.num_heads} does not")
     if not isinstance(mlp, GeluMLPConfig | SwiGLUConfig) or not isinstance(norm, LayerNormConfig | RMSNormConfig):
@@ -124,6 +136,7 @@ def _vit(parts: _Parts) -> _Words | str:
     args = _shared(parts, packed=gated) | {
         "pos_embed": "none" if parts.added is None else "learn",
         "reg_tokens": config.registers,
+        "patch_drop_rate": config.patch_drop,
         "pre_norm": config.embed_norm,
         "final_norm": config.final_norm != "none",
         "fc_norm": config.final_norm == "pooled",
@@ -181,6 +194,7 @@ def _eva(parts: _Parts) -> _Words | str:
         "scale_mlp": parts.mlp.inner_norm,
         "class_token": config.class_token,
         "num_reg_tokens": config.registers,
+        "patch_drop_rate": config.patch_drop,
         "no_embed_class": parts.no_embed_class,
         "use_abs_pos_emb": parts.added is not None,
         "use_post_norm": post,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from vitrail.errors import CheckpointError, Unsupported
 from vitrail.layers.block import NormPlacement
@@ -15,7 +15,7 @@ from vitrail.layers.rope import RopeConfig
 from vitrail.models.backbone import BackboneConfig
 from vitrail.models.vit import ViTConfig
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 
 DINOV3_ROPE = RopeConfig(theta=100.0, coordinates="centred", pairs="halves")
 
@@ -183,10 +183,9 @@ def _eps(norm_layer: str) -> float:
     return 1e-6
 
 
-def _activation(act_layer: str) -> Activation | None:
-    names: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
-    if act_layer == "silu":  # what the gated MLPs have, and the tensors show
-        return None
+def _activation(act_layer: str) -> Activation:
+    # Gated MLPs have SiLU too, and the tensors show that they are.
+    names: dict[str, Activation] = {name: name for name in get_args(Activation)}
     if act_layer not in names:
         raise Unsupported(f"vitrail's MLP has no {act_layer}; it has {', '.join(names)}")
     return names[act_layer]

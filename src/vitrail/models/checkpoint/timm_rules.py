@@ -28,9 +28,8 @@ class Layout(NamedTuple):
 
 
 def rules(layout: Layout) -> list[Rule]:
-    """All rules of a layout; a model uses those whose tensors it has."""
+    """All rules of a layout but those of patches; a model uses those whose tensors it has."""
     return [
-        *linear("patch.projection", "patch_embed.proj"),
         rule("prefix.class_token", "cls_token", lead=1),
         rule("prefix.distillation_token", "dist_token", lead=1),
         rule("prefix.registers", "reg_token", lead=1),

@@ -1,7 +1,7 @@
 """How one peer keeps the models of one family: by which names, and how its config.json says which size it is."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vitrail.config import apply
@@ -10,11 +10,13 @@ from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, Rule, to_theirs
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.huggingface_config import labels_of
-from vitrail.models.registry import FAMILIES, is_known, resolve
+from vitrail.models.registry import FAMILIES, is_known, presets, resolve
 
 # model_args that training alone reads, or that leave the result as it is.
 _NO_NEWS = ("drop_rate", "drop_path_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate", "weight_init")
 _EVERY = {"img_size": "image_size", "in_chans": "channels", "num_classes": "num_classes"}
+
+Option = str | Callable[[Any], Mapping[str, Any]] | None  # our option, or changes of ours by their value, or nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +29,11 @@ class Translation:
     way back: what timm or Hugging Face must be told to build the same model, or Unsupported.
     """
 
-    peer: Literal["timm", "hf", "torchvision"]
+    peer: Literal["timm", "hf", "torchvision", "authors"]
     family: str
     marks: tuple[str, ...]
     rules: Callable[[Any], Iterable[Rule]]
-    options: Mapping[str, str | Callable[[Any], Mapping[str, Any]] | None]
+    options: Mapping[str, Option]
     describe: Callable[[Any], Mapping[str, Any]] | None = None
     kind: str = ""
     base: str = ""  # the preset that Hugging Face's defaults are those of
@@ -50,7 +52,7 @@ class Translation:
         return all(mark in weights.tensors for mark in self.marks)
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights: the preset that config.json or the caller names, changed as config.json says."""
+        """The model behind the weights: the preset that config.json or the caller names, with config.json's changes."""
         beside = weights.config or {}
         config = self._base(beside, hint, weights)
         config = self._changed(config, self._said(beside), weights)
@@ -80,12 +82,12 @@ class Translation:
             return hint
         known = next(iter(family.presets))
         raise CheckpointError(
-            f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says which "
-            f"one it is; name the model, e.g. load(..., model={known!r})"
+            f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says "
+            f"which one it is; name the model, e.g. load(..., model={known!r})"
         )
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.peer == "hf":
+        if "model_type" in beside:
             labels = beside.get("id2label")
             head = any("ForImageClassification" in str(name) for name in beside.get("architectures") or ())
             classes = len(labels) if labels else int(beside.get("num_labels", 2))
@@ -114,3 +116,43 @@ class Translation:
             elif ours is not None:
                 changes[ours] = value
         return apply(config, changes)
+
+
+def only(name: str, *allowed: Any) -> Callable[[Any], Mapping[str, Any]]:
+    """An option that changes nothing where it has one of the allowed values, and that no model of ours follows else."""
+
+    def check(value: Any) -> Mapping[str, Any]:
+        if value not in allowed:
+            raise CheckpointError(f"{name} is {value!r}; vitrail follows {' or '.join(map(repr, allowed))} alone")
+        return {}
+
+    return check
+
+
+def timm_card(config: BackboneConfig) -> Mapping[str, Any]:
+    """What config.json tells timm of a preset that bears the name of an architecture of timm's, or Unsupported.
+
+    Images and classes may be others than the preset's.
+    """
+    free = ("image_size", "channels", "num_classes", "dynamic_size", "drop_path")
+    same = {name: getattr(config, name) for name in free if hasattr(config, name)}
+    for name, preset in presets().items():
+        if type(preset.config) is type(config) and replace(preset.config, **same) == config:
+            changes = {} if config.channels == 3 else {"in_chans": config.channels}
+            pretrained = {"input_size": [config.channels, *config.image_size], "num_classes": config.num_classes}
+            own = {"architecture": name, "num_classes": config.num_classes, "model_args": changes}
+            return own | {"pretrained_cfg": pretrained}  # without it timm takes all of this for one
+    raise Unsupported("timm has a name for each of its sizes, and none for this one")
+
+
+def sized_timm_card(config: BackboneConfig) -> Mapping[str, Any]:
+    """As `timm_card`, where timm's name of the architecture ends in the one size that its images have."""
+    card = timm_card(config)
+    size = presets()[card["architecture"]].config.image_size
+    moved = {} if config.image_size == size else {"img_size": list(config.image_size)}
+    return {
+        **card,
+        "architecture": f"{card['architecture']}_{size[0]}",
+        "model_args": card["model_args"] | moved,
+        "pretrained_cfg": card["pretrained_cfg"] | {"fixed_input_size": True},
+    }

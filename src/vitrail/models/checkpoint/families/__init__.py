@@ -1,5 +1,49 @@
 """How the peers keep the models of each family but the plain ViT; a family's file adds its line here."""
 
+from vitrail.models.checkpoint.families import (
+    convnext,
+    cvt,
+    dat,
+    efficientformer,
+    efficientnet,
+    fastvit,
+    levit,
+    metaformer,
+    mixer,
+    mobilevit,
+    pit,
+    pvt,
+    resnet,
+    swin,
+    xcit,
+)
 from vitrail.models.checkpoint.translation import Translation
 
-TRANSLATIONS: tuple[Translation, ...] = ()
+TRANSLATIONS: tuple[Translation, ...] = (
+    resnet.TIMM,
+    resnet.HF,
+    efficientnet.TIMM,
+    mobilevit.TIMM,
+    mobilevit.HF,
+    fastvit.TIMM,
+    convnext.TIMM,
+    convnext.HF,
+    convnext.TORCHVISION,
+    metaformer.TIMM,
+    metaformer.HF,
+    mixer.TIMM,
+    pvt.HF,
+    pvt.HF_V2,
+    pvt.TIMM_V2,
+    pit.TIMM,
+    swin.TIMM,
+    swin.HF,
+    swin.TIMM_V2,
+    swin.HF_V2,
+    efficientformer.TIMM,
+    xcit.TIMM,
+    cvt.HF,
+    levit.TIMM,
+    levit.HF,
+    dat.AUTHORS,
+)

@@ -1,0 +1,145 @@
+"""Biased attention: how far two patches are apart decides with what they are (LeViT), also with fewer queries."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Count, Positive
+from vitrail.errors import ConfigError, Unsupported
+from vitrail.layers.attention.base import Attention, AttentionConfig, Site
+from vitrail.layers.linear_norm import LinearNorm
+from vitrail.layers.patch import Grid
+from vitrail.layers.position import Gridded, resample
+from vitrail.layers.stage import to_map, to_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasedConfig(AttentionConfig, kind="biased"):
+    """softmax(q k / sqrt(d) + b(|dy|, |dx|)) v with batch norms and hard-swish (LeViT, arXiv:2104.01136).
+
+    Values are `value_ratio` times as wide as queries and keys, which are `head_dim` wide.
+    """
+
+    head_dim: Count | None = None
+    value_ratio: Positive = 2.0
+
+    def build(self, site: Site) -> Attention:
+        """The layer for one block."""
+        return BiasedAttention(self, site)
+
+
+class OffsetBias(Gridded):
+    """One learned number per head and absolute offset between patches: grid -> A Q N.
+
+    Queries stand on every `stride`-th row and column.
+    """
+
+    index: Tensor
+
+    def __init__(self, num_heads: int, *, grid: Grid, stride: int = 1) -> None:
+        super().__init__(grid)
+        self.stride = stride
+        self.table = nn.Parameter(torch.zeros(num_heads, grid[0] * grid[1]))
+        self.register_buffer("index", offset_index(grid, stride), persistent=False)
+
+    def _table_at(self, grid: Grid) -> Tensor:
+        return resample(self.table.T, self.grid, grid).T
+
+    def resize(self, grid: Grid) -> None:
+        """Resamples the table in place."""
+        table = self._table_at(grid).detach().clone()
+        self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
+        self.grid = grid
+        self.reset_tables(table)
+
+    def reset_tables(self, like: Tensor) -> None:
+        """Computes the index anew, on the device of `like`."""
+        self.index = offset_index(self.grid, self.stride).to(like.device)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """The bias for a grid: A Q N."""
+        if grid == self.grid:
+            return self.table[:, self.index]
+        return self._table_at(grid)[:, offset_index(grid, self.stride).to(self.index.device)]
+
+
+def offset_index(grid: Grid, stride: int) -> Tensor:
+    """Which entry of the table each query and key read, |dy| w + |dx|: Q N."""
+    rows, columns = torch.arange(grid[0]), torch.arange(grid[1])
+    dy = (rows[::stride, None] - rows).abs()  # h' h
+    dx = (columns[::stride, None] - columns).abs()  # w' w
+    index = dy[:, None, :, None] * grid[1] + dx[None, :, None, :]  # h' w' h w
+    return index.flatten(2).flatten(0, 1)
+
+
+class BiasedAttention(Attention):
+    """B P+N D -> B P+N D; prefix tokens are at no offset, their bias is zero."""
+
+    def __init__(self, config: BiasedConfig, site: Site) -> None:
+        super().__init__()
+        if site.positions:
+            raise Unsupported(f"BiasedAttention cannot use {site.positions[0].kind} positions")
+        if config.head_dim is None and site.dim % site.num_heads:
+            raise ConfigError(f"dim {site.dim} does not divide into {site.num_heads} heads; set head_dim")
+        self.num_heads = site.num_heads
+        self.head_dim = config.head_dim or site.dim // site.num_heads
+        self.value_dim = max(int(config.value_ratio * self.head_dim), 1)
+        self.qkv: nn.Module = LinearNorm(site.dim, self.num_heads * (2 * self.head_dim + self.value_dim))
+        self.activation: nn.Module = nn.Hardswish()
+        self.projection: nn.Module = LinearNorm(self.num_heads * self.value_dim, site.dim, gain=0.0)
+        self.drop = nn.Dropout(site.dropout)
+        self.bias = OffsetBias(self.num_heads, grid=site.grid)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B P+N D -> B P+N D."""
+        q, k, v = self._heads(tokens)
+        bias = self._bias(tokens, grid).to(q.dtype)[
+            None
+        ]  # 1 A P+N P+N: with three axes, the CPU's fused kernel is left
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return self.drop(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))))  # B A N v -> B N D
+
+    def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
+        """B A R P+N for the queries `rows`."""
+        q, k, _ = self._heads(tokens)
+        bias = self._bias(tokens, grid)
+        if rows is not None:
+            q, bias = q[:, :, rows], bias[:, rows]
+        return (q @ k.transpose(-2, -1) * self.head_dim**-0.5 + bias).softmax(dim=-1)
+
+    def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys B A P+N d, values B A P+N v; a head's three parts stand side by side."""
+        parts = self.qkv(tokens).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A P+N 2d+v
+        q, k, v = parts.split([self.head_dim, self.head_dim, self.value_dim], dim=-1)
+        return q, k, v
+
+    def _bias(self, tokens: Tensor, grid: Grid) -> Tensor:
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        return F.pad(self.bias(grid), (num_prefix, 0, num_prefix, 0))  # A P+N P+N
+
+
+class SubsampledAttention(nn.Module):
+    """Every other row and column asks, all patches answer: B C h w -> B D h/2 w/2, rounded up (arXiv:2104.01136)."""
+
+    def __init__(
+        self, channels: int, dim: int, *, grid: Grid, num_heads: int, head_dim: int, value_ratio: float = 4.0
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.value_dim = num_heads, head_dim, int(value_ratio * head_dim)
+        self.q = LinearNorm(channels, num_heads * head_dim)
+        self.kv = LinearNorm(channels, num_heads * (head_dim + self.value_dim))
+        self.activation = nn.Hardswish()
+        self.projection = LinearNorm(num_heads * self.value_dim, dim)
+        self.bias = OffsetBias(num_heads, grid=grid, stride=2)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B C h w -> B D h/2 w/2."""
+        asking = maps[:, :, ::2, ::2]
+        q = self.q(to_tokens(asking)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A Q d
+        kv = self.kv(to_tokens(maps)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A N d+v
+        k, v = kv.split([self.head_dim, self.value_dim], dim=-1)
+        bias = self.bias((maps.shape[2], maps.shape[3])).to(q.dtype)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)  # B Q Av
+        return to_map(self.projection(self.activation(mixed)), (asking.shape[2], asking.shape[3]))

@@ -1,0 +1,49 @@
+"""Cross-attention: queries of one sequence attend to another, as in decoders, class attention and vision-language."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+
+
+class CrossAttention(nn.Module):
+    """Queries B M D and a context B N C -> B M D (arXiv:1706.03762).
+
+    `padding` B N is True where the context is filling that nobody may see; who sees nothing hears nothing.
+    """
+
+    def __init__(
+        self, dim: int, *, num_heads: int, context_dim: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"cross-attention: dim {dim} does not divide into {num_heads} heads")
+        self.num_heads = num_heads
+        self.q = nn.Linear(dim, dim, bias=bias)
+        self.kv = nn.Linear(context_dim or dim, 2 * dim, bias=bias)
+        self.projection = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        """B M D and B N C -> B M D."""
+        q, k, v = self._heads(queries, context)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if padding is None else _seen(padding))
+        return self.drop(self.projection(mixed.transpose(1, 2).flatten(2)))  # B A M d -> B M D
+
+    def weights(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        """The explicit attention of each query over the context: B A M N."""
+        q, k, _ = self._heads(queries, context)
+        logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if padding is None:
+            return logits.softmax(dim=-1)
+        hidden = ~_seen(padding)
+        return logits.masked_fill(hidden, -float("inf")).softmax(dim=-1).masked_fill(hidden, 0.0)
+
+    def _heads(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = (self.q(queries), *self.kv(context).chunk(2, dim=-1))
+        q, k, v = (part.unflatten(2, (self.num_heads, -1)).transpose(1, 2) for part in parts)  # B A . d
+        return q, k, v
+
+
+def _seen(padding: Tensor) -> Tensor:
+    return ~padding[:, None, None]  # B 1 1 N

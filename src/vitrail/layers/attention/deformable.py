@@ -1,0 +1,157 @@
+"""Deformable attention: all queries share keys that are read at learned places of the map (DAT, arXiv:2201.00520)."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Count, Positive, Rate
+from vitrail.errors import ConfigError
+from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
+from vitrail.layers.patch import Grid
+from vitrail.layers.position import Gridded, resample
+from vitrail.layers.stage import OnTokens, to_map, to_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformableConfig(AttentionConfig, kind="deformable"):
+    """Keys and values are read between the patches, around a regular grid of one point for `stride` x `stride` of them.
+
+    A small network over the queries moves the points, each of the `groups` of heads its own, by up to `reach` / 2
+    steps of that grid. `relative` adds a bias that is read, between its entries too, from a table of offsets.
+    """
+
+    groups: Count = 1
+    stride: Count = 1
+    kernel: Count = 3
+    reach: Positive = 2.0
+    relative: bool = True
+    dropout: Rate = 0.0
+
+    def build(self, site: Site) -> Attention:
+        """The layer for one block."""
+        return DeformableAttention(self, site)
+
+
+class DeformableAttention(MultiHead):
+    """All tokens attend to the prefix and to the same M points of the map: B P+N D -> B P+N D.
+
+    Places count from -1 to 1 over the map, (y, x). Prefix tokens stand nowhere on it, so they have no bias.
+    """
+
+    maps = ("q", "kv")
+    q: nn.Linear
+    kv: nn.Linear
+
+    def __init__(self, config: DeformableConfig, site: Site) -> None:
+        super().__init__(site)
+        if site.num_heads % config.groups:
+            raise ConfigError(f"{site.num_heads} heads do not divide into {config.groups} groups that share offsets")
+        if config.kernel % 2 == 0:
+            raise ConfigError(
+                f"the kernel of deformable attention is {config.kernel}; it must be odd, to have a middle"
+            )
+        self.groups, self.reach, self.dropout = config.groups, config.reach, config.dropout
+        width = site.dim // config.groups
+        self.offsets = nn.Sequential(
+            nn.Conv2d(width, width, config.kernel, config.stride, config.kernel // 2, groups=width),
+            OnTokens(site.norm.build(width)),
+            nn.GELU(),
+            nn.Conv2d(width, 2, 1, bias=False),
+        )
+        self.relative = SampledBias(site.num_heads, grid=site.grid) if config.relative else None
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B P+N D -> B P+N D."""
+        q, k, v, bias, _ = self._read(tokens, grid)
+        dropout = self.dropout if self.training else 0.0
+        return self.joined(F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout))
+
+    def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
+        """B A R P+N: what a point gets is shared by the four patches around it, as they share in its value.
+
+        Beyond the edge there is nothing to read; what a point there gets is shown on the edge.
+        """
+        q, k, _, bias, points = self._read(tokens, grid)
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        if rows is not None:
+            q = q[:, :, rows]
+            bias = None if bias is None else bias[:, :, rows]
+        logits = (q * self.head_dim**-0.5) @ k.transpose(-2, -1)  # B A R P+M
+        found = (logits if bias is None else logits + bias).softmax(dim=-1)
+        shares = bilinear(points, grid).to(found).repeat_interleave(self.num_heads // self.groups, dim=1)  # B A M N
+        return torch.cat([found[..., :num_prefix], found[..., num_prefix:] @ shares], dim=-1)
+
+    def points(self, q: Tensor, grid: Grid) -> Tensor:
+        """Where each group reads, from the queries of the patches B N D: B G M 2, in float32 at least."""
+        maps = to_map(q, grid).unflatten(1, (self.groups, -1)).flatten(0, 1)  # B D h w -> BG D/G h w
+        moves = self.offsets(maps)  # BG 2 h' w'
+        rows, columns = moves.shape[2:]
+        moves = to_tokens(moves).to(torch.promote_types(moves.dtype, torch.float32)).tanh()  # BG M 2
+        steps = moves.new_tensor([self.reach / rows, self.reach / columns])
+        return (centres((rows, columns), moves) + moves * steps).unflatten(0, (-1, self.groups))
+
+    def _read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
+        """Queries B A P+N d, keys and values B A P+M d, the bias B A P+N P+M, and the points B G M 2."""
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        q = self.q(tokens)
+        points = self.points(q[:, num_prefix:], grid)
+        maps = to_map(tokens[:, num_prefix:], grid).unflatten(1, (self.groups, -1)).flatten(0, 1)  # BG D/G h w
+        read = sample(maps, points.flatten(0, 1)[:, None])[:, :, 0]  # BG D/G M
+        read = read.unflatten(0, (-1, self.groups)).flatten(1, 2).transpose(1, 2)  # B M D
+        k, v = self.kv(torch.cat([tokens[:, :num_prefix], read], dim=1)).chunk(2, dim=-1)  # B P+M D
+        bias = None
+        if self.relative is not None:
+            bias = F.pad(self.relative(points, grid), (num_prefix, 0, num_prefix, 0)).to(q.dtype)
+        return self.split(q), self.split(k), self.split(v), bias, points
+
+
+class SampledBias(Gridded):
+    """A table A 2h-1 2w-1 of offsets, read bilinearly wherever a query and a point are apart: B G M 2 -> B A N M."""
+
+    def __init__(self, num_heads: int, *, grid: Grid) -> None:
+        super().__init__(grid)
+        self.table = nn.Parameter(torch.zeros(num_heads, 2 * grid[0] - 1, 2 * grid[1] - 1))
+        nn.init.trunc_normal_(self.table, std=0.01)
+
+    def _table_at(self, grid: Grid) -> Tensor:
+        old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
+        return self.table if old == new else to_map(resample(self.table.flatten(1).T, old, new)[None], new)[0]
+
+    def resize(self, grid: Grid) -> None:
+        """Resamples the table in place."""
+        self.table = nn.Parameter(self._table_at(grid).detach().clone(), requires_grad=self.table.requires_grad)
+        self.grid = grid
+
+    def forward(self, points: Tensor, grid: Grid) -> Tensor:
+        """The bias of every patch of a grid and every point: B G M 2 -> B A N M."""
+        batch, groups = points.shape[:2]
+        apart = (centres(grid, points)[:, None] - points[:, :, None]) / 2  # B G N M 2, from -1 to 1
+        table = self._table_at(grid).unflatten(0, (groups, -1)).expand(batch, -1, -1, -1, -1)  # B G A/G 2h-1 2w-1
+        return sample(table.flatten(0, 1), apart.flatten(0, 1)).unflatten(0, (batch, groups)).flatten(1, 2)
+
+
+def centres(grid: Grid, like: Tensor) -> Tensor:
+    """The middles of the cells of a grid, (y, x) from -1 to 1: N 2."""
+    y, x = (((torch.arange(count, device=like.device).to(like.dtype) + 0.5) / count) * 2 - 1 for count in grid)
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def sample(maps: Tensor, points: Tensor) -> Tensor:
+    """Reads maps B C h w between their pixels at (y, x), B R M 2 -> B C R M; nothing is outside.
+
+    -1 and 1 are the middles of the outermost pixels, as in the authors' code. Places are exact to float32 whatever the
+    type of the maps: bfloat16 would shift them by a fifth of a pixel in a map of 56.
+    """
+    return F.grid_sample(maps.to(points.dtype), points.flip(-1), align_corners=True).to(maps.dtype)
+
+
+def bilinear(points: Tensor, grid: Grid) -> Tensor:
+    """Which share each patch has in what is read at points (y, x), moved onto the map: ... M 2 -> ... M N."""
+    shares = []
+    for axis, count in enumerate(grid):
+        places = (points[..., axis].clamp(-1, 1) + 1) / 2 * (count - 1)  # ... M, in pixels
+        pixels = torch.arange(count, device=points.device).to(places.dtype)
+        shares.append((1 - (places[..., None] - pixels).abs()).clamp(min=0))  # a tent over each pixel
+    return (shares[0][..., :, None] * shares[1][..., None, :]).flatten(-2)

@@ -1,0 +1,76 @@
+"""Linformer: the keys and values of all patches are mixed into a fixed number of them."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Count
+from vitrail.errors import Unsupported
+from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
+from vitrail.layers.patch import Grid
+from vitrail.layers.position import Gridded, resample
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinformerConfig(AttentionConfig, kind="linformer"):
+    """softmax(q (E k)) (F v): E and F make `length` keys and values of all (Wang et al. 2020, arXiv:2006.04768).
+
+    Both are learned; `shared`: E = F. Prefix tokens are seen as they are, beside the mixtures.
+    """
+
+    length: Count = 64
+    shared: bool = False
+
+    def build(self, site: Site) -> Attention:
+        """The layer for one block."""
+        return LinformerAttention(self, site)
+
+
+class LinformerAttention(MultiHead):
+    """Every token attends to the prefix and to `length` mixtures of patches: B P+N D -> B P+N D."""
+
+    def __init__(self, config: LinformerConfig, site: Site) -> None:
+        super().__init__(site)
+        self.keys = Mixture(config.length, grid=site.grid)
+        self.values = None if config.shared else Mixture(config.length, grid=site.grid)
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B P+N D -> B P+N D."""
+        q, k, v = self.heads(tokens)
+        values = self.keys if self.values is None else self.values
+        return self.joined(F.scaled_dot_product_attention(q, self.keys(k, grid), values(v, grid)))
+
+    def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
+        """There is none: raises Unsupported."""
+        raise Unsupported(
+            "LinformerAttention attends to learned mixtures of patches whose parts may be negative: "
+            "there is no distribution over tokens"
+        )
+
+
+class Mixture(Gridded):
+    """A learned map over the patches of a grid, the same for all heads: B A P+N d -> B A P+length d."""
+
+    def __init__(self, length: int, *, grid: Grid) -> None:
+        super().__init__(grid)
+        count = grid[0] * grid[1]
+        # A sum of N independent vectors, weighted so, is as large as one of them.
+        self.table = nn.Parameter(torch.randn(count, length) * count**-0.5)
+
+    def at(self, grid: Grid) -> Tensor:
+        """The map for a grid, N length; the parts shrink as the patches grow in number, so that sums stay the same."""
+        share = self.grid[0] * self.grid[1] / (grid[0] * grid[1])
+        return self.table if grid == self.grid else resample(self.table, self.grid, grid) * share
+
+    def resize(self, grid: Grid) -> None:
+        """Resamples the map in place."""
+        self.table = nn.Parameter(self.at(grid).detach().clone(), requires_grad=self.table.requires_grad)
+        self.grid = grid
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B A P+N d -> B A P+length d."""
+        num_prefix = tokens.shape[2] - grid[0] * grid[1]
+        mixed = self.at(grid).transpose(0, 1) @ tokens[:, :, num_prefix:]  # length N @ B A N d
+        return torch.cat([tokens[:, :, :num_prefix].to(mixed.dtype), mixed], dim=2)

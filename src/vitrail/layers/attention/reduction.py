@@ -1,0 +1,125 @@
+"""Spatial-reduction attention: all tokens ask, a smaller map of the patches answers."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Count
+from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
+from vitrail.layers.norm import NormConfig
+from vitrail.layers.patch import Grid, PatchConv
+from vitrail.layers.stage import to_map
+
+POOLED = 7  # rows and columns of keys of the linear kind, whatever the image size
+
+Span = tuple[int, int]  # the rows, or columns, that one key stands for: the first, and the one after the last
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionConfig(AttentionConfig, kind="reduction"):
+    """Keys and values from a map that a strided convolution made `ratio` times smaller (PVT, arXiv:2102.12122).
+
+    `linear`: from means over 7 x 7 regions, then a 1 x 1 convolution and GELU, so that the cost grows as the number of
+    tokens; `ratio` is not read then (PVT v2, arXiv:2106.13797). `norm` stands after the convolution, as the model's
+    by default. Prefix tokens are keys beside the reduced ones.
+    """
+
+    ratio: Count = 2
+    linear: bool = False
+    norm: NormConfig | None = None
+
+    def build(self, site: Site) -> Attention:
+        """The layer for one block."""
+        return ReductionAttention(self, site)
+
+
+class ReducedKeys(MultiHead):
+    """Attention whose keys stand for regions of the map; a mechanism says how they are read, and for which."""
+
+    scale: float
+
+    @abstractmethod
+    def read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries B A P+N d, and keys and values B A P+K d, of the prefix first."""
+
+    @abstractmethod
+    def spans(self, length: int) -> Sequence[Span]:
+        """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B P+N D -> B P+N D."""
+        q, k, v = self.read(tokens, grid)
+        return self.joined(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+
+    def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
+        """B A R P+N for the queries `rows`; what a key receives is spread evenly over the patches it stands for."""
+        q, k, _ = self.read(tokens, grid)
+        q = q if rows is None else q[:, :, rows]
+        weights = (self.scale * q @ k.transpose(-2, -1)).softmax(dim=-1)  # B A R P+K
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        share = torch.kron(_shares(self.spans(grid[0]), grid[0]), _shares(self.spans(grid[1]), grid[1]))  # K N
+        patches = weights[..., num_prefix:] @ share.to(weights)
+        return torch.cat([weights[..., :num_prefix], patches], dim=-1)
+
+
+class ReductionAttention(ReducedKeys):
+    """B P+N D -> B P+N D by K keys, where K is N / ratio^2, or 49 of the linear kind.
+
+    A map that `ratio` does not divide is filled up with zeros, so that every patch is in a key. (The published code
+    drops what is left over; sizes that divide agree.)
+    """
+
+    maps = ("q", "kv")
+    q: nn.Linear
+    kv: nn.Linear
+
+    def __init__(self, config: ReductionConfig, site: Site) -> None:
+        super().__init__(site)
+        self.scale, self.linear = self.head_dim**-0.5, config.linear
+        self.ratio = 1 if config.linear else config.ratio
+        self.reduce: nn.Module | None = None
+        self.norm: nn.Module | None = None
+        if config.linear or config.ratio > 1:
+            self.reduce = PatchConv(site.dim, site.dim, self.ratio, stride=self.ratio)
+            self.norm = (config.norm or site.norm).build(site.dim)
+
+    def read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries B A P+N d, and keys and values B A P+K d, of the prefix first."""
+        k, v = self.kv(self._reduced(tokens, grid)).chunk(2, dim=-1)
+        return self.split(self.q(tokens)), self.split(k), self.split(v)
+
+    def _reduced(self, tokens: Tensor, grid: Grid) -> Tensor:
+        if self.reduce is None or self.norm is None:
+            return tokens
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        maps = to_map(tokens[:, num_prefix:], grid)
+        if self.linear:
+            maps = F.adaptive_avg_pool2d(maps, POOLED)
+            reduced = F.gelu(self.norm(self.reduce(maps)))
+        else:
+            maps = F.pad(maps, (0, -grid[1] % self.ratio, 0, -grid[0] % self.ratio))
+            reduced = self.norm(self.reduce(maps))
+        return torch.cat([tokens[:, :num_prefix], reduced], dim=1)
+
+    def spans(self, length: int) -> Sequence[Span]:
+        """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
+        if self.linear:
+            return [(i * length // POOLED, -(-(i + 1) * length // POOLED)) for i in range(POOLED)]
+        return strided(length, self.ratio)
+
+
+def strided(length: int, stride: int) -> Sequence[Span]:
+    """Regions of `stride` rows, the last with what is left."""
+    return [(first, min(first + stride, length)) for first in range(0, length, stride)]
+
+
+def _shares(spans: Sequence[Span], length: int) -> Tensor:
+    """How much of each key goes to each row: keys by rows, each key 1 in all."""
+    shares = torch.zeros(len(spans), length)
+    for key, (first, end) in enumerate(spans):
+        shares[key, first:end] = 1 / (end - first)
+    return shares

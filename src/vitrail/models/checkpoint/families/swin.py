@@ -1,0 +1,137 @@
+"""Swin and Swin v2 of timm and of Hugging Face."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vitrail.models.checkpoint.dialect import Rule, linear, rule
+from vitrail.models.checkpoint.translation import Translation, only, sized_timm_card
+from vitrail.models.swin import SwinConfig
+
+
+def _timm_rules(config: SwinConfig) -> Iterator[Rule]:
+    yield from linear("stem.patch.projection", "patch_embed.proj")
+    yield from linear("stem.norm", "patch_embed.norm")
+    for stage, depth in enumerate(config.depths):
+        ours, theirs = f"stages.{stage}", f"layers.{stage}"
+        yield from _merge(f"{ours}.downsample", f"{theirs}.downsample")
+        for index in range(depth):
+            yield from _timm_block(f"{ours}.blocks.{index}", f"{theirs}.blocks.{index}")
+    yield from linear("norm", "norm")
+    yield from linear("head", "head.fc")
+
+
+def _timm_block(ours: str, theirs: str) -> Iterator[Rule]:
+    for part in ("norm1", "norm2", "mlp.fc1", "mlp.fc2"):
+        yield from linear(f"{ours}.{part}", f"{theirs}.{part}")
+    yield from linear(f"{ours}.attention.qkv", f"{theirs}.attn.qkv")
+    yield rule(f"{ours}.attention.qv_bias", f"{theirs}.attn.q_bias", f"{theirs}.attn.v_bias", stack=True)
+    yield from linear(f"{ours}.attention.projection", f"{theirs}.attn.proj")
+    yield rule(f"{ours}.attention.relative.table", f"{theirs}.attn.relative_position_bias_table")
+    yield rule(f"{ours}.attention.log_scale", f"{theirs}.attn.logit_scale", trail=2)
+    yield from linear(f"{ours}.attention.relative.fc1", f"{theirs}.attn.cpb_mlp.0")
+    yield rule(f"{ours}.attention.relative.fc2.weight", f"{theirs}.attn.cpb_mlp.2.weight")
+
+
+def _hf_rules(config: SwinConfig, name: str) -> Iterator[Rule]:
+    body = f"{name}." if config.num_classes else ""  # the model without a head stands alone
+    yield from linear("stem.patch.projection", f"{body}embeddings.patch_embeddings.projection")
+    yield from linear("stem.norm", f"{body}embeddings.norm")
+    for stage, depth in enumerate(config.depths):
+        layer = f"{body}encoder.layers.{stage}"
+        yield from _merge(f"stages.{stage + 1}.downsample", f"{layer}.downsample")
+        for index in range(depth):
+            yield from _hf_block(f"stages.{stage}.blocks.{index}", f"{layer}.blocks.{index}")
+    yield from linear("norm", f"{body}layernorm")
+    yield from linear("head", "classifier")
+
+
+def _hf_block(ours: str, theirs: str) -> Iterator[Rule]:
+    own = f"{theirs}.attention.self"
+    yield from linear(f"{ours}.norm1", f"{theirs}.layernorm_before")
+    yield from linear(f"{ours}.attention.qkv", f"{own}.query", f"{own}.key", f"{own}.value")
+    yield rule(f"{ours}.attention.qv_bias", f"{own}.query.bias", f"{own}.value.bias", stack=True)
+    yield from linear(f"{ours}.attention.projection", f"{theirs}.attention.output.dense")
+    yield rule(f"{ours}.attention.relative.table", f"{own}.relative_position_bias_table")
+    yield rule(f"{ours}.attention.log_scale", f"{own}.logit_scale", trail=2)
+    yield from linear(f"{ours}.attention.relative.fc1", f"{own}.continuous_position_bias_mlp.0")
+    yield rule(f"{ours}.attention.relative.fc2.weight", f"{own}.continuous_position_bias_mlp.2.weight")
+    yield from linear(f"{ours}.norm2", f"{theirs}.layernorm_after")
+    yield from linear(f"{ours}.mlp.fc1", f"{theirs}.intermediate.dense")
+    yield from linear(f"{ours}.mlp.fc2", f"{theirs}.output.dense")
+
+
+def _merge(ours: str, theirs: str) -> Iterator[Rule]:
+    yield from linear(f"{ours}.norm", f"{theirs}.norm")
+    yield rule(f"{ours}.reduction.weight", f"{theirs}.reduction.weight")
+
+
+def _doubled(dim: int) -> Mapping[str, Any]:
+    return {"dims": (dim, 2 * dim, 4 * dim, 8 * dim)}
+
+
+Options = dict[str, str | Callable[[Any], Mapping[str, Any]] | None]
+
+_BOTH: Options = {
+    "depths": "depths",
+    "num_heads": "num_heads",
+    "embed_dim": _doubled,
+    "mlp_ratio": lambda ratio: {"mlp": {"ratio": ratio}},
+    "qkv_bias": only("qkv_bias", True),
+    "pretrained_window_sizes": only("pretrained_window_sizes", [0, 0, 0, 0], (0, 0, 0, 0)),
+}
+_TIMM: Options = _BOTH | {
+    "window_size": lambda size: {"attention": {"size": size}},
+    "always_partition": only("always_partition", False),
+    "strict_img_size": None,
+}
+_HF: Options = _BOTH | {
+    "window_size": lambda size: {"attention": {"size": size, "padding": "before_shift"}},
+    "image_size": "image_size",
+    "patch_size": lambda size: {"patch": {"size": size}},
+    "num_channels": "channels",
+    "hidden_act": only("hidden_act", "gelu"),
+    "layer_norm_eps": only("layer_norm_eps", 1e-5),
+    "use_absolute_embeddings": only("use_absolute_embeddings", False),
+}
+# Older files hold tables that are computed.
+_COMPUTED = r".*\.(relative_position_index|relative_coords_table|attn_mask)"
+_ATTENTION = "layers.0.blocks.0.attn"
+
+TIMM = Translation(
+    peer="timm",
+    family="swin",
+    marks=("patch_embed.norm.weight", f"{_ATTENTION}.relative_position_bias_table"),
+    rules=_timm_rules,
+    options=_TIMM,
+    describe=sized_timm_card,
+    ignored=_COMPUTED,
+)
+TIMM_V2 = Translation(
+    peer="timm",
+    family="swin_v2",
+    marks=("patch_embed.norm.weight", f"{_ATTENTION}.logit_scale", f"{_ATTENTION}.cpb_mlp.0.weight"),
+    rules=_timm_rules,
+    options=_TIMM,
+    describe=sized_timm_card,
+    ignored=_COMPUTED,
+)
+HF = Translation(
+    peer="hf",
+    family="swin",
+    kind="swin",
+    base="swin_tiny_patch4_window7",
+    marks=("swin.encoder.layers.0.blocks.0.attention.self.relative_position_bias_table",),
+    rules=lambda config: _hf_rules(config, "swin"),
+    options=_HF,
+    ignored=_COMPUTED,
+)
+HF_V2 = Translation(
+    peer="hf",
+    family="swin_v2",
+    kind="swinv2",
+    base="swinv2_tiny_window8",
+    marks=("swinv2.encoder.layers.0.blocks.0.attention.self.logit_scale",),
+    rules=lambda config: _hf_rules(config, "swinv2"),
+    options=_HF,
+    ignored=_COMPUTED,
+)

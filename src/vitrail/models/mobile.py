@@ -1,0 +1,57 @@
+"""What networks of inverted residuals share: a convolution that halves the image, stages, and a wide end."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vitrail.config import Count
+from vitrail.layers.conv import ConvNorm, coarsened
+from vitrail.layers.patch import Grid
+from vitrail.layers.stage import Stage, to_map
+from vitrail.models.backbone import Features
+from vitrail.models.initialise import initialise, initialise_convolutions
+from vitrail.models.staged import Staged, StagedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileConfig(StagedConfig):
+    """Widths of the first convolution and of the last one, which is pooled."""
+
+    dynamic_size: bool = True
+    stem_dim: Count
+    final_dim: Count
+
+    @property
+    def num_levels(self) -> int:
+        """How many maps of different sizes there are."""
+        return len(self.depths)
+
+    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
+        """The grid of each level for an image size, fine to coarse: strides 2, 4, 8 and so on."""
+        return tuple(coarsened(image_size, 2 << level) for level in range(self.num_levels))
+
+
+class Mobile(Staged):
+    """Images -> stem -> stages -> a convolution of 1 x 1 that makes the last map wide -> its mean -> head."""
+
+    config: MobileConfig
+
+    def __init__(self, config: MobileConfig, stages: Iterable[Stage]) -> None:
+        super().__init__(config)
+        self.stem = ConvNorm(config.channels, config.stem_dim, 3, stride=2, activation=nn.SiLU())
+        self.stages = nn.ModuleList(stages)
+        self.norm = nn.Identity()
+        self.final = ConvNorm(config.dims[-1], config.final_dim, 1, activation=nn.SiLU())
+        self.head = self.new_head()
+        initialise(self, "trunc_normal")
+        initialise_convolutions(self)
+
+    @property
+    def width(self) -> int:
+        """The width of the vector that the head reads."""
+        return self.config.final_dim
+
+    def pooled(self, features: Features) -> Tensor:
+        """Features -> the vector B D that the head reads: the mean of the last map, made wide."""
+        return self.final(to_map(features.patches, features.grid)).mean(dim=(2, 3))

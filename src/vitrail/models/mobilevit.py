@@ -1,0 +1,159 @@
+"""MobileViT (Mehta and Rastegari 2021, arXiv:2110.02178): inverted residuals, and transformers between convolutions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import Count
+from vitrail.errors import ConfigError
+from vitrail.layers.attention import Site, SoftmaxConfig
+from vitrail.layers.block import Block
+from vitrail.layers.conv import ConvNorm, InvertedResidual, coarsened
+from vitrail.layers.mlp import GeluMLPConfig
+from vitrail.layers.norm import LayerNormConfig
+from vitrail.layers.patch import Grid
+from vitrail.layers.residual import linear_ramp
+from vitrail.layers.stage import MapStage
+from vitrail.models.family import Family, Preset
+from vitrail.models.mobile import Mobile, MobileConfig
+
+PATCH = 2  # pixels of a map on each side of a patch
+_NORM = LayerNormConfig(eps=1e-5)
+_MLP = GeluMLPConfig(ratio=2.0, activation="silu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileViTConfig(MobileConfig):
+    """Widths of the stages and numbers of inverted residuals in each, which are `expansion` times as wide inside.
+
+    The last stages end with a transformer each, of `attention_dims`, `attention_depths` and `attention_heads`.
+    """
+
+    image_size: tuple[Count, Count] = (256, 256)
+    attention_dims: tuple[Count, ...]
+    attention_depths: tuple[Count, ...] = (2, 4, 3)
+    attention_heads: Count = 4
+    expansion: Count = 4
+
+    def __post_init__(self) -> None:
+        """Refuses transformers that the stages have no room for."""
+        super().__post_init__()
+        dims, depths = len(self.attention_dims), len(self.attention_depths)
+        if dims != depths or dims > len(self.depths):
+            raise ConfigError(
+                f"attention_dims has {dims} numbers, attention_depths {depths}; each is one a transformer, "
+                f"at the end of the last of {len(self.depths)} stages"
+            )
+
+
+class MobileViTBlock(nn.Module):
+    """B C h w -> B C h w: a transformer among the pixels of one place in their patches, fused with the input.
+
+    Each patch of 2 x 2 pixels sends four messengers; those of one corner attend to one another over the whole map, and
+    the convolutions around carry to them what their neighbours see.
+    """
+
+    def __init__(self, channels: int, dim: int, *, depth: int, num_heads: int, drop_path: float) -> None:
+        super().__init__()
+        self.local = ConvNorm(channels, channels, 3, activation=nn.SiLU())
+        self.widen = nn.Conv2d(channels, dim, 1, bias=False)
+        site = Site(dim=dim, num_heads=num_heads, grid=(1, 1), norm=_NORM)
+        self.transformer = nn.ModuleList(
+            Block(site._replace(block=index), attention=SoftmaxConfig(), mlp=_MLP, drop_path=drop_path)
+            for index in range(depth)
+        )
+        self.norm = _NORM.build(dim)
+        self.narrow = ConvNorm(dim, channels, 1, activation=nn.SiLU())
+        self.fuse = ConvNorm(2 * channels, channels, 3, activation=nn.SiLU())
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B C h w -> B C h w."""
+        wide = self.widen(self.local(maps))  # B D h w
+        size = (wide.shape[2], wide.shape[3])
+        grid = coarsened(size, PATCH)
+        whole = (grid[0] * PATCH, grid[1] * PATCH)
+        if whole != size:  # resampled and not padded, so that attention needs no mask
+            wide = F.interpolate(wide, size=whole, mode="bilinear", align_corners=False)
+        tokens = unfold(wide)
+        for block in self.transformer:
+            tokens = block(tokens, grid)
+        wide = fold(self.norm(tokens), grid)
+        if whole != size:
+            wide = F.interpolate(wide, size=size, mode="bilinear", align_corners=False)
+        return self.fuse(torch.cat([maps, self.narrow(wide)], dim=1))
+
+
+def unfold(maps: Tensor) -> Tensor:
+    """Maps B D H W -> tokens B*4 N D: the first of all patches' corners, then the second, and so on."""
+    cut = maps.unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))  # B D h p w q
+    return cut.permute(0, 3, 5, 2, 4, 1).flatten(3, 4).flatten(0, 2)  # B p q h w D -> Bpq N D
+
+
+def fold(tokens: Tensor, grid: Grid) -> Tensor:
+    """Tokens B*4 N D -> maps B D H W, the way back."""
+    cut = tokens.unflatten(1, grid).unflatten(0, (-1, PATCH, PATCH))  # B p q h w D
+    return cut.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)  # B D h p w q -> B D H W
+
+
+class MobileViT(Mobile):
+    """Stages of inverted residuals; the last ones end with a transformer."""
+
+    config: MobileViTConfig
+
+    def __init__(self, config: MobileViTConfig) -> None:
+        rates = iter(linear_ramp(config.drop_path, sum(config.depths) + len(config.attention_dims)))
+        super().__init__(config, [_stage(config, stage, rates) for stage in range(len(config.depths))])
+
+
+def _stage(config: MobileViTConfig, stage: int, rates: Iterator[float]) -> MapStage:
+    """One stage; each but the first halves the map."""
+    before, dim, depth = (config.stem_dim, *config.dims)[stage], config.dims[stage], config.depths[stage]
+    blocks: list[nn.Module] = []
+    for index in range(depth):
+        stride = 2 if stage > 0 and index == 0 else 1
+        hidden = config.expansion * before
+        blocks.append(InvertedResidual(before, dim, hidden=hidden, stride=stride, drop_path=next(rates)))
+        before = dim
+    transformer = stage - len(config.depths) + len(config.attention_dims)
+    if transformer >= 0:
+        blocks.append(
+            MobileViTBlock(
+                dim,
+                config.attention_dims[transformer],
+                depth=config.attention_depths[transformer],
+                num_heads=config.attention_heads,
+                drop_path=next(rates),
+            )
+        )
+    return MapStage(blocks)
+
+
+def _preset(size: str, hf: str, *, expansion: int, dims: tuple[int, ...], attention: tuple[int, ...]) -> Preset:
+    config = MobileViTConfig(
+        stem_dim=16,
+        dims=dims,
+        depths=(1, 3, 1, 1, 1),
+        attention_dims=attention,
+        expansion=expansion,
+        final_dim=4 * dims[-1],
+    )
+    return Preset(config, f"timm mobilevit_{size}.*; hf apple/mobilevit-{hf}")
+
+
+MOBILEVIT = Family(
+    name="mobilevit",
+    config=MobileViTConfig,
+    module=MobileViT,
+    paper="arXiv:2110.02178",
+    idea="Convolutions see what is near, small transformers between them what is far, at half the resolution but for "
+    "all four pixels of a patch. With the bias of convolutions, few parameters suffice.",
+    use="Phones and other places where a model must be small; images of any size.",
+    presets={
+        "mobilevit_xxs": _preset("xxs", "xx-small", expansion=2, dims=(16, 24, 48, 64, 80), attention=(64, 80, 96)),
+        "mobilevit_xs": _preset("xs", "x-small", expansion=4, dims=(32, 48, 64, 80, 96), attention=(96, 120, 144)),
+        "mobilevit_s": _preset("s", "small", expansion=4, dims=(32, 64, 96, 128, 160), attention=(144, 192, 240)),
+    },
+)

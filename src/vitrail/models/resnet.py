@@ -1,0 +1,91 @@
+"""ResNet (He et al. 2015, arXiv:1512.03385), with the stride of a bottleneck in its 3 x 3 convolution ("v1.5")."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from vitrail.config import Count
+from vitrail.layers.conv import ConvNorm, ResidualBlock, coarsened
+from vitrail.layers.patch import Grid
+from vitrail.layers.residual import linear_ramp
+from vitrail.layers.stage import MapStage
+from vitrail.models.family import Family, Preset
+from vitrail.models.initialise import initialise, initialise_convolutions
+from vitrail.models.staged import Staged, StagedConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig(StagedConfig):
+    """Widths of stages are those that the blocks answer with; a bottleneck is a quarter as wide inside.
+
+    `zero_init_last` lets every block begin as the identity: the last gain of its branch is 0 (arXiv:1706.02677).
+    """
+
+    dynamic_size: bool = True
+    stem_dim: Count = 64
+    bottleneck: bool = True
+    zero_init_last: bool = True
+
+    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
+        """The grid of each level for an image size, fine to coarse: strides 4, 8, 16, 32."""
+        return tuple(coarsened(image_size, 4 << stage) for stage in range(len(self.depths)))
+
+
+class ResNet(Staged):
+    """A stem that quarters the image, then stages of residual blocks; each but the first halves the map."""
+
+    config: ResNetConfig
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__(config)
+        self.stem = nn.Sequential(
+            ConvNorm(config.channels, config.stem_dim, 7, stride=2, activation=nn.ReLU()),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        rates = iter(linear_ramp(config.drop_path, sum(config.depths)))
+        widths = (config.stem_dim, *config.dims)
+        self.stages = nn.ModuleList(
+            MapStage(
+                ResidualBlock(
+                    widths[stage] if block == 0 else dim,
+                    dim,
+                    bottleneck=config.bottleneck,
+                    stride=2 if block == 0 and stage > 0 else 1,
+                    drop_path=next(rates),
+                    gain=0.0 if config.zero_init_last else 1.0,
+                )
+                for block in range(depth)
+            )
+            for stage, (dim, depth) in enumerate(zip(config.dims, config.depths, strict=True))
+        )
+        self.norm = nn.Identity()
+        self.head = self.new_head()
+        initialise(self, "trunc_normal")
+        initialise_convolutions(self)
+
+
+_NARROW, _WIDE = (64, 128, 256, 512), (256, 512, 1024, 2048)
+_SIZES = {
+    "18": ((2, 2, 2, 2), False),
+    "34": ((3, 4, 6, 3), False),
+    "50": ((3, 4, 6, 3), True),
+    "101": ((3, 4, 23, 3), True),
+    "152": ((3, 8, 36, 3), True),
+}
+
+RESNET = Family(
+    name="resnet",
+    config=ResNetConfig,
+    module=ResNet,
+    paper="arXiv:1512.03385",
+    idea="Convolutional blocks learn what to add to their input instead of the whole output. So a hundred layers train "
+    "as easily as ten.",
+    use="The baseline that every vision transformer is held against, and a safe choice for few images.",
+    presets={
+        f"resnet{name}": Preset(
+            ResNetConfig(dims=_WIDE if bottleneck else _NARROW, depths=depths, bottleneck=bottleneck),
+            f"timm resnet{name}.*; torchvision resnet{name}; hf microsoft/resnet-{name}",
+        )
+        for name, (depths, bottleneck) in _SIZES.items()
+    },
+)

@@ -1,0 +1,150 @@
+"""Multi-scale deformable attention against Hugging Face's, its start in the paper, and single places by hand."""
+
+import copy
+
+import peers  # noqa: F401  (makes transformers loadable)
+import pytest
+import torch
+from registered import randomise
+from torch import nn
+from transformers import DeformableDetrConfig
+from transformers.models.deformable_detr.modeling_deformable_detr import DeformableDetrMultiscaleDeformableAttention
+
+from vitrail.errors import ConfigError, InputError
+from vitrail.layers.attention.deformable_multiscale import MultiScaleDeformableAttention
+
+GRIDS = [(6, 4), (3, 2), (2, 1)]
+TOKENS = sum(rows * columns for rows, columns in GRIDS)
+NAMES = {"offsets": "sampling_offsets", "attention": "attention_weights", "value": "value_proj"}
+
+
+def layer_of(**changes):
+    return MultiScaleDeformableAttention(**{"dim": 32, "num_heads": 4, "levels": 3, "points": 2} | changes)
+
+
+def inputs(numbers=2, queries=5, dtype=torch.float64):
+    references = torch.rand(2, queries, 3, numbers, dtype=dtype)
+    return torch.randn(2, queries, 32, dtype=dtype), references, torch.randn(2, TOKENS, 32, dtype=dtype)
+
+
+def peer_of(layer):
+    config = DeformableDetrConfig(d_model=32, num_feature_levels=3)
+    peer = DeformableDetrMultiscaleDeformableAttention(config, num_heads=4, n_points=2).double()
+    weights = {}
+    for name, tensor in layer.state_dict().items():
+        part, _, kind = name.partition(".")
+        weights[f"{NAMES.get(part, 'output_proj')}.{kind}"] = tensor
+    peer.load_state_dict(weights, strict=True)
+    return peer
+
+
+@pytest.mark.parametrize("numbers", [2, 4])
+@pytest.mark.parametrize("padded", [False, True])
+def test_is_hugging_face(numbers, padded):
+    layer = randomise(layer_of()).double()
+    queries, references, tokens = inputs(numbers)
+    padding = torch.rand(2, TOKENS) < 0.3 if padded else None
+    shapes = {"spatial_shapes": torch.tensor(GRIDS), "spatial_shapes_list": GRIDS}
+    mask = None if padding is None else ~padding
+    expected, shares = peer_of(layer)(
+        queries, attention_mask=mask, encoder_hidden_states=tokens, reference_points=references, **shapes
+    )
+    torch.testing.assert_close(layer(queries, references, tokens, GRIDS, padding), expected, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(layer.weights(queries), shares, atol=1e-12, rtol=1e-12)
+
+
+def test_starts_as_in_the_paper():
+    layer = layer_of(num_heads=8, points=3)
+    queries, references, _ = inputs(dtype=torch.float32)
+    torch.testing.assert_close(layer.weights(queries), torch.full((2, 5, 8, 3, 3), 1 / 9))
+    steps = (layer.places(queries, references, GRIDS) - references[:, :, None, :, None]) * torch.tensor(
+        [(columns, rows) for rows, columns in GRIDS]
+    )[:, None]
+    around = [(1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1)]  # eight heads, eight neighbours
+    for head, (x, y) in enumerate(around):
+        for point in range(3):
+            expected = torch.tensor([x * (point + 1.0), y * (point + 1.0)]).expand(2, 5, 3, 2)
+            torch.testing.assert_close(steps[:, :, head, :, point], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_the_middle_of_a_pixel_reads_that_pixel():
+    """One level, one point, no offset: the output is the value of the pixel that the reference names."""
+    layer = layer_of(levels=1, points=1).double()
+    nn.init.zeros_(layer.offsets.bias)
+    tokens = torch.randn(2, 24, 32, dtype=torch.float64)
+    row, column = 4, 1
+    references = torch.tensor([(column + 0.5) / 4, (row + 0.5) / 6], dtype=torch.float64).expand(2, 1, 1, 2)
+    found = layer(torch.randn(2, 1, 32, dtype=torch.float64), references, tokens, [(6, 4)])
+    torch.testing.assert_close(found[:, 0], layer.projection(layer.value(tokens[:, row * 4 + column])))
+
+
+@torch.no_grad()
+def test_a_box_scales_the_offsets():
+    """Half the width of a box is the offset of the last point of the head that looks along x."""
+    layer = layer_of(num_heads=4)
+    queries, references, _ = inputs(4, dtype=torch.float32)
+    places = layer.places(queries, references, GRIDS)
+    torch.testing.assert_close(places[:, :, 0, :, 1, 0], references[..., 0] + references[..., 2] / 2)
+    torch.testing.assert_close(places[:, :, 0, :, 0, 0], references[..., 0] + references[..., 2] / 4)
+
+
+def test_queries_stay_apart():
+    layer, (queries, references, tokens) = randomise(layer_of()).double(), inputs()
+    whole = layer(queries, references, tokens, GRIDS)
+    torch.testing.assert_close(layer(queries[:, 2:3], references[:, 2:3], tokens, GRIDS), whole[:, 2:3])
+
+
+def test_gradients_reach_everything_and_check():
+    layer = randomise(layer_of(dim=4, num_heads=2, levels=1, points=1)).double()
+    queries = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    references = (torch.rand(1, 2, 1, 2, dtype=torch.float64) * 0.5 + 0.25).requires_grad_()
+    tokens = torch.randn(1, 12, 4, dtype=torch.float64, requires_grad=True)
+    layer.attention.requires_grad_(False)  # one place a head: its share is 1 whatever comes
+    assert torch.autograd.gradcheck(lambda *args: layer(*args, [(3, 4)]), (queries, references, tokens))
+    layer(queries, references, tokens, [(3, 4)]).square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in layer.parameters() if p.requires_grad)
+
+
+def test_bfloat16_reads_the_same_places():
+    layer, (queries, references, tokens) = randomise(layer_of()), inputs(dtype=torch.float32)
+    expected = layer(queries, references, tokens, GRIDS)
+    low = copy.deepcopy(layer).bfloat16()(queries.bfloat16(), references, tokens.bfloat16(), GRIDS)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), expected, atol=0.1 * expected.abs().max().item(), rtol=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer(queries, references, tokens, GRIDS)
+    torch.testing.assert_close(mixed.float(), expected, atol=0.1 * expected.abs().max().item(), rtol=0.1)
+
+
+def test_compiles_whole_and_exports_with_any_batch():
+    layer, (queries, references, tokens) = randomise(layer_of()), inputs(dtype=torch.float32)
+    expected = layer(queries, references, tokens, GRIDS)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(queries, references, tokens, GRIDS), expected)
+    batch = {0: torch.export.Dim("batch")}
+    shapes = (batch, batch, batch, [(None, None)] * 3)
+    program = torch.export.export(layer, (queries, references, tokens, GRIDS), dynamic_shapes=shapes).module()
+    more = [torch.cat([part, part[:1] * 0.5]) for part in (queries, references, tokens)]
+    torch.testing.assert_close(program(*more, GRIDS), layer(*more, GRIDS))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grids": GRIDS[:2]}, "reads 3 levels; there are 2 grids, and references for 3"),
+        ({"references": torch.rand(2, 5, 3, 3)}, "references have 3 numbers; a point has 2, a box 4"),
+        ({"grids": [(6, 4), (3, 2), (2, 2)]}, rf"hold {TOKENS + 2} tokens; there are {TOKENS}"),
+    ],
+)
+def test_wrong_inputs_are_named(change, message):
+    queries, references, tokens = inputs(dtype=torch.float32)
+    given = {"queries": queries, "references": references, "tokens": tokens, "grids": GRIDS} | change
+    with pytest.raises(InputError, match=message):
+        layer_of()(**given)
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(ConfigError, match="dim 32 does not divide into 5 heads"):
+        layer_of(num_heads=5)

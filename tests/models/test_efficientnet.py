@@ -1,0 +1,54 @@
+"""EfficientNet: seven groups of blocks on five levels, and one factor that scales them."""
+
+import pytest
+import torch
+from published import Published, check_published
+from torch import nn
+
+from vitrail.errors import ConfigError
+from vitrail.models.registry import create, resolve
+
+PUBLISHED = {  # the paper's table 2 rounds these, and counts B2 at 260 pixels
+    "efficientnet_b0": Published(5.289, 0.386, "torchvision"),
+    "efficientnet_b1": Published(7.794, 0.687, "torchvision"),
+    "efficientnet_b2": Published(9.110, 1.0, "torchvision; GMACs arXiv:1905.11946, table 2"),
+    "efficientnet_b3": Published(12.233, 1.827, "torchvision"),
+    "efficientnet_b4": Published(19.342, 4.394, "torchvision"),
+    "efficientnet_b5": Published(30.390, 10.266, "torchvision"),
+    "efficientnet_b6": Published(43.041, 19.068, "torchvision"),
+    "efficientnet_b7": Published(66.348, 37.746, "torchvision"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name):
+    check_published(name, PUBLISHED[name])
+
+
+def test_seven_groups_make_five_levels():
+    model = create("efficientnet_b0").eval()
+    with torch.no_grad():
+        features = model.features(torch.randn(1, 3, 64, 64))
+    shapes = [tuple(level.shape[1:]) for level in features.pyramid]
+    assert shapes == [(16, 32, 32), (24, 16, 16), (40, 8, 8), (112, 4, 4), (320, 2, 2)]
+    assert [len(stage.blocks) for stage in model.stages] == [1, 2, 2, 6, 5]
+    assert len(model.blocks) == 16
+
+
+def test_scaling_rounds_as_the_paper_does():
+    config = resolve("efficientnet_b4")[1]
+    assert config.dims == (24, 32, 56, 112, 160, 272, 448)
+    assert config.depths == (2, 4, 4, 6, 6, 8, 2)
+    assert (config.stem_dim, config.final_dim) == (48, 1792)
+
+
+def test_squeeze_is_a_quarter_of_what_comes_in():
+    blocks = create("efficientnet_b0").blocks
+    assert [blocks[index].squeeze.reduce.out_channels for index in (0, 1, 2, 15)] == [8, 4, 6, 48]
+    assert isinstance(blocks[0].expand, nn.Identity)
+    assert blocks[1].expand.conv.out_channels == 96
+
+
+def test_another_number_of_groups_is_refused():
+    with pytest.raises(ConfigError, match="depths has 4 numbers; there are 7 groups of blocks"):
+        create("efficientnet_b0", dims=(8, 8, 8, 8), depths=(1, 1, 1, 1))

@@ -1,0 +1,73 @@
+"""MobileViT: messengers of one corner talk over the whole map, and maps of any size go in and out."""
+
+import pytest
+import torch
+from published import Published, check_published
+from registered import randomise
+from torch import nn
+
+from vitrail.errors import ConfigError
+from vitrail.models.mobilevit import MobileViTBlock, fold, unfold
+from vitrail.models.registry import create
+
+# The paper rounds the parameters to 1.3, 2.3 and 5.6 million. timm counts what norms do too:
+# 3 % of the smallest.
+PUBLISHED = {
+    "mobilevit_xxs": Published(1.27, 0.42, "timm"),
+    "mobilevit_xs": Published(2.32, 1.05, "timm"),
+    "mobilevit_s": Published(5.58, 2.03, "timm"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name):
+    check_published(name, PUBLISHED[name], tolerance=0.035)
+
+
+def test_unfold_by_hand():
+    maps = torch.arange(8.0).view(1, 1, 2, 4)
+    assert unfold(maps).squeeze(2).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]  # corner by corner, two patches each
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (3, 2), (2, 5)])
+def test_fold_is_the_way_back(grid):
+    maps = torch.randn(3, 4, 2 * grid[0], 2 * grid[1])
+    tokens = unfold(maps)
+    assert tokens.shape == (12, grid[0] * grid[1], 4)
+    assert torch.equal(fold(tokens, grid), maps)
+
+
+def test_attention_stays_among_one_corner():
+    block = randomise(MobileViTBlock(4, 8, depth=1, num_heads=2, drop_path=0.0)).eval()
+    wide = torch.randn(1, 8, 6, 4)
+    lit = wide.clone()
+    lit[:, 0, 2, 3] += 1  # a top right corner
+    inner = block.transformer[0]
+    changed = (fold(inner(unfold(lit), (3, 2)), (3, 2)) - fold(inner(unfold(wide), (3, 2)), (3, 2))).abs().sum(dim=1)[0]
+    assert (changed[0::2, 1::2] > 0).all()
+    changed[0::2, 1::2] = 0
+    assert changed.max() == 0
+
+
+def test_odd_maps_are_resampled_there_and_back():
+    block = randomise(MobileViTBlock(4, 8, depth=1, num_heads=2, drop_path=0.0)).eval()
+    flat = torch.ones(1, 4, 1, 1).expand(1, 4, 7, 5)
+    seen = []
+    block.transformer[0].register_forward_pre_hook(lambda _, inputs: seen.append((inputs[0].shape, inputs[1])))
+    assert block(flat).shape == flat.shape
+    assert seen == [((4, 12, 8), (4, 3))]
+
+
+def test_block_fuses_with_its_input():
+    block = randomise(MobileViTBlock(4, 8, depth=1, num_heads=2, drop_path=0.0)).eval()
+    nn.init.zeros_(block.fuse.conv.weight[:, 4:])  # deaf to the transformer
+    maps = torch.randn(1, 4, 4, 4)
+    expected = block.fuse(torch.cat([maps, torch.zeros_like(maps)], dim=1))
+    torch.testing.assert_close(block(maps), expected)
+
+
+def test_transformers_need_stages():
+    with pytest.raises(
+        ConfigError, match="attention_dims has 3 numbers, attention_depths 2; each is one a transformer"
+    ):
+        create("mobilevit_s", attention_depths=(1, 2))
