@@ -35,6 +35,7 @@ TESTED_ELSEWHERE = {  # stem of a module -> the test file that holds it
     "options": "test_cli",
     "showing": "test_cli",
     "learning": "test_cli_learning",
+    "shipping": "test_cli_shipping",
 }
 
 

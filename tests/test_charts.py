@@ -1,12 +1,14 @@
 """Charts: values stand where they belong, in SVG that any reader understands."""
 
 import re
+from itertools import pairwise
 from math import nan
 from xml.etree import ElementTree
 
 import pytest
 
-from vitrail.charts import Bin, Curve, calibration, curves, percent, plain, ticks
+from vitrail.charts import Bin, Curve, alone, calibration, curves, percent, plain, points, ticks
+from vitrail.charts_heat import colour, heat, tiles
 from vitrail.errors import ConfigError
 
 LOSSES = (Curve("training", ((1, 2.0), (2, 1.0), (3, 0.5))), Curve("validation", ((1, 2.0), (3, 1.0))))
@@ -123,3 +125,80 @@ def test_calibration_bars_reach_their_accuracy():
     assert many == pytest.approx(3 * few, abs=0.2)
     assert "33 to 67 % sure: 50 % right of 30" in svg
     assert "mean gap 23.8 % of 40" in svg  # (30 * 0.25 + 10 * 0.2) / 40
+
+
+def test_a_key_names_the_curves_and_leaves_every_place():
+    svg = curves("Loss", LOSSES, x="layer", key=True)
+    assert spots(svg, "a") == spots(curves("Loss", LOSSES, x="layer"), "a")
+    words = [text.text for text in ElementTree.fromstring(svg).iter("text")]
+    assert {"training", "validation", "1", "2", "3", "layer"} <= set(words)
+    assert ">3</text>" not in curves("Loss", LOSSES, x="layer")  # there the name of the axis takes its place
+
+
+def test_colours_go_from_dark_to_bright():
+    light = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue in map(colour, (0, 0.2, 0.4, 0.6, 0.8, 1))]
+    assert light == sorted(light)
+    assert light[-1] > light[0] + 150
+    assert colour(-3) == colour(0)
+    assert colour(7) == colour(1)
+
+
+def test_heat_has_a_cell_for_each_value():
+    svg = heat("CKA", [[0.0, 0.5, 1.0], [1.0, nan, 0.25]], rows=["0", "1"], columns=["a", "b", "c"], x="of", y="layer")
+    drawing = ElementTree.fromstring(svg)
+    cells = drawing.findall(".//rect[@class='cell']")
+    place = [(float(cell.attrib["x"]), float(cell.attrib["y"])) for cell in cells]
+    assert len(set(place)) == 6
+    assert place[0][1] > place[3][1]  # the first row stands at the bottom
+    assert [place[index][0] for index in range(3)] == [place[index][0] for index in range(3, 6)]
+    fills = [cell.attrib["fill"] for cell in cells]
+    assert fills[0] == "#{:02x}{:02x}{:02x}".format(*colour(0))
+    assert fills[2] == fills[3] == "#{:02x}{:02x}{:02x}".format(*colour(1))
+    assert fills[4] == "var(--line)"
+    assert "<title>layer 1, of c: 0.25</title>" in svg
+
+
+def test_heat_of_many_layers_leaves_out_names_and_stays_in_its_frame():
+    names = [str(index) for index in range(48)]
+    drawing = ElementTree.fromstring(heat("CKA", [[0.5] * 48] * 48, rows=names, columns=names, x="x", y="y"))
+    width, height = map(float, drawing.attrib["viewBox"].split()[2:])
+    for part in drawing.iter("rect"):
+        assert float(part.attrib["x"]) + float(part.attrib["width"]) < width
+        assert float(part.attrib["y"]) + float(part.attrib["height"]) < height
+    shown = [text for text in drawing.findall("text") if text.text in names and text.attrib["text-anchor"] == "middle"]
+    gaps = [float(b.attrib["x"]) - float(a.attrib["x"]) for a, b in pairwise(shown)]
+    assert min(gaps) > 13
+
+
+def test_heat_refuses_names_that_do_not_fit():
+    with pytest.raises(ConfigError, match="2 x 1 names for other numbers of values"):
+        heat("CKA", [[1.0]], rows=["0", "1"], columns=["0"], x="x", y="y")
+
+
+def test_tiles_keep_the_proportion_of_the_picture():
+    svg = tiles("Maps", "data:image/png;base64,AAAA", (10, 20), x="column", y="row", span=(-1, 1))
+    (image,) = ElementTree.fromstring(svg).iter("image")
+    assert float(image.attrib["width"]) == pytest.approx(2 * float(image.attrib["height"]), abs=0.2)
+    assert all(f">{word}</text>" in svg for word in ("column", "row", "-1", "0", "1"))
+    assert "linearGradient" not in tiles("Maps", "data:image/png;base64,AAAA", (10, 20))
+
+
+def test_a_chart_alone_is_a_whole_svg_file():
+    drawing = ElementTree.fromstring(alone(curves("Loss", LOSSES)).encode())
+    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "--ink" in drawing[0].text
+
+
+def test_points_stand_above_their_place():
+    svg = points("Distance", {0: [1.0, 3.0], 1: [4.0], 2: [nan]}, x="layer", one="head")
+    ElementTree.fromstring(svg)
+    (a, low), (b, high), (c, top) = [
+        (float(x), float(y)) for x, y in re.findall(r'<circle class="dot a many" cx="([^"]+)" cy="([^"]+)"', svg)
+    ]
+    assert a == b < c
+    assert low - high == pytest.approx(2 * (high - top), abs=0.2)  # 1 to 3 is twice 3 to 4; y counts downwards
+    assert "layer 0, head 1: 3" in svg
+    assert "layer 0: mean 2, 1 to 3 of 2" in svg
+    assert "means from 2 to 4" in svg
+    with pytest.raises(ConfigError, match="'Nothing' has no points"):
+        points("Nothing", {0: []}, x="layer", one="head")

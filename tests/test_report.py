@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vitrail.errors import ConfigError
-from vitrail.report import Facts, Report, Table, Text, show
+from vitrail.report import Facts, Picture, Report, Table, Text, show
 
 REPORT = Report(
     "a <title> & more",
@@ -128,3 +128,31 @@ def test_sections_by_title():
 def test_unknown_section_kind_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'table'"):
         Report.from_json('{"title": "t", "sections": [{"kind": "tables", "title": "x"}]}')
+
+
+SVG = '<svg class="chart" role="img" aria-label="a" viewBox="0 0 2 1">\n<text>a &lt; b</text>\n</svg>'
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix", "shown"), [(SVG, ".svg", SVG), (PNG, ".png", f'<img src="{PNG}" alt="">')]
+)
+def test_a_picture_is_drawn_told_and_saved(source, suffix, shown, tmp_path):
+    picture = Picture("Maps", source, "what is on <it>")
+    report = Report("seen", (picture,))
+    assert Report.from_json(report.to_json()) == report
+    assert "what is on <it>" in str(report)
+    assert "svg" not in str(report)
+    page = report.to_html()
+    assert shown in page
+    assert "what is on &lt;it&gt;" in page
+    assert ".chart text" in page
+    picture.save(tmp_path / f"maps{suffix}")
+    stored = (tmp_path / f"maps{suffix}").read_bytes()
+    assert stored.startswith(b"<?xml" if suffix == ".svg" else b"\x89PNG")
+    with pytest.raises(ConfigError, match=f"must end in {suffix}"):
+        picture.save(tmp_path / "maps.gif")
+
+
+def test_a_page_without_pictures_has_no_style_for_them():
+    assert ".chart" not in REPORT.to_html()

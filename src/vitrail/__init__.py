@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import errors as errors
+    from vitrail import explain as explain
     from vitrail.models.backbone import Features as Features
     from vitrail.models.checkpoint import convert as convert
     from vitrail.models.checkpoint import load as load
@@ -29,6 +30,7 @@ _HOMES = {
     "create": "vitrail.models.registry",
     "describe": "vitrail.profiling",
     "errors": "vitrail",
+    "explain": "vitrail",
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
     "open_trained": "vitrail.training.trained",

@@ -1,10 +1,10 @@
-"""Small charts as inline SVG: curves over time, and calibration; no script, no network, light and dark by CSS.
+"""Small charts as inline SVG: curves, clouds of points, and calibration; no script, no network, light and dark by CSS.
 
     svg = curves("Loss", (Curve("training", ((1, 2.3), (2, 1.7))), Curve("validation", ((1, 2.2), (2, 1.8)))))
 
-A page that shows them includes `STYLE` and sets the colours --ink, --soft, --line, --paper, --one, --two and --warm.
-What a pointer rests on is written above the plot; the same words are titles, so that readers without a pointer have
-them too.
+A page that shows them includes `STYLE` and sets the colours --ink, --soft, --line, --paper, --one, --two and --warm
+(`COLOURS` has the last three); `alone` makes a file of its own of a chart. What a pointer rests on is written above the
+plot; the same words are titles, so that readers without a pointer have them too.
 """
 
 import html
@@ -99,8 +99,12 @@ def curves(
     mark: tuple[float, float] | None = None,
     floor: float | None = None,
     small: bool = False,
+    key: bool = False,
 ) -> str:
-    """One or two curves with axes, as SVG; `mark` rings a point of the last, and the y axis reaches `floor`."""
+    """One or two curves with axes, as SVG; `mark` rings a point of the last, and the y axis reaches `floor`.
+
+    `key` writes the names of the curves above the plot, where no caption tells them, and that of x below its values.
+    """
     width, height = _SMALL if small else (_WIDTH, _HEIGHT)
     if not 1 <= len(series) <= 2:
         raise ConfigError(f"the chart {title!r} has {len(series)} curves; it shows one or two")
@@ -113,14 +117,55 @@ def curves(
     half = 0.5 if len(places) == 1 else 0.0
     across = _Scale(places[0] - half, places[-1] + half, _LEFT, width - _RIGHT)
     plot = _Plot(across, _Scale(levels[0], levels[-1], height - _BOTTOM, _TOP), x, show)
-    parts = [*_levels(levels, plot), *_places(places, plot)]
+    parts = [*_levels(levels, plot), *_places(places, plot, below=key)]
     parts += [_line(points, plot, cls) for (_, points), cls in zip(known, "ab", strict=False)]
     if mark is not None:
         x_mark, y_mark = f"{across(mark[0]):.1f}", f"{plot.up(mark[1]):.1f}"
         parts.append(f'<circle class="mark {"ab"[len(series) - 1]}" cx="{x_mark}" cy="{y_mark}" r="4.5"/>')
+    parts += _key([name for name, _ in known]) if key else []
     parts += _stops(known, places, plot)
     ways = [_way(name, list(points.values()), show) for name, points in known if points]
-    return _svg(f"{title} by {x}: {', '.join(ways)}", parts, (width, height))
+    return drawing(f"{title} by {x}: {', '.join(ways)}", parts, (width, height + 16 if key else height))
+
+
+def points(
+    title: str,
+    columns: Mapping[int, Sequence[float]],
+    *,
+    x: str,
+    one: str,
+    show: Show = plain,
+    floor: float | None = 0.0,
+) -> str:
+    """Many values above each place of x, one dot for each `one` of them, and a line through their means, as SVG."""
+    known = {place: [y for y in values if isfinite(y)] for place, values in sorted(columns.items())}
+    known = {place: values for place, values in known.items() if values}
+    if not known:
+        raise ConfigError(f"the chart {title!r} has no points")
+    every = [y for values in known.values() for y in values]
+    levels = ticks(min(every) if floor is None else min(floor, *every), max(every))
+    first, last = min(known), max(known)
+    across = _Scale(first - 0.5, last + 0.5, _LEFT, _WIDTH - _RIGHT)
+    plot = _Plot(across, _Scale(levels[0], levels[-1], _HEIGHT - _BOTTOM, _TOP), x, show)
+    means: dict[float, float] = {place: sum(values) / len(values) for place, values in known.items()}
+    parts = [*_levels(levels, plot), *_places([first, last], plot, below=True), _line(means, plot, "faint")]
+    for place, values in known.items():
+        at, mean = f"{across(place):.1f}", means[place]
+        words = f"{x} {place}: mean {show(mean)}, {show(min(values))} to {show(max(values))} of {len(values)}"
+        dots = "".join(
+            f'<circle class="dot a many" cx="{at}" cy="{plot.up(y):.1f}" r="3"><title>'
+            f"{html.escape(f'{x} {place}, {one} {number}: {show(y)}')}</title></circle>"
+            for number, y in enumerate(values)
+        )
+        left, right = across(place - 0.5), across(place + 0.5)
+        parts.append(
+            f'<g class="stop"><title>{html.escape(words)}</title><rect class="hit" x="{left:.1f}" y="{_TOP}" '
+            f'width="{right - left:.1f}" height="{plot.up.start - _TOP}"/>{dots}'
+            f"{label(plot.across.end, 12, words, 'end', 'read')}</g>"
+        )
+    low, high = min(means.values()), max(means.values())
+    told = f"{title} by {x}, a dot for each {one}; means from {show(low)} to {show(high)}"
+    return drawing(told, parts, (_WIDTH, _HEIGHT + 16))
 
 
 def calibration(bins: Sequence[Bin], *, title: str = "Calibration") -> str:
@@ -141,17 +186,31 @@ def calibration(bins: Sequence[Bin], *, title: str = "Calibration") -> str:
             edges = index / len(bins), (index + 1) / len(bins)
             parts.append(_bar(item, edges, plot, _Scale(0, largest, foot, foot - 34)))
     parts += [
-        *(_label(across(level), base + 15, percent(level), "middle") for level in fifths),
+        *(label(across(level), base + 15, percent(level), "middle") for level in fifths),
         f'<line class="ideal" x1="{across(0):.1f}" y1="{up(0):.1f}" x2="{across(1):.1f}" y2="{up(1):.1f}"/>',
         f'<line class="axis" x1="{_LEFT}" y1="{foot}" x2="{across.end}" y2="{foot}"/>',
-        _label(_LEFT - 6, foot, "count", "end"),
-        _label((_LEFT + across.end) / 2, foot + 17, "confidence of the prediction", "middle"),
+        label(_LEFT - 6, foot, "count", "end"),
+        label((_LEFT + across.end) / 2, foot + 17, "confidence of the prediction", "middle"),
     ]
     total = sum(item.size for item in bins)
     gap = sum(item.size * abs(item.accuracy - item.confidence) for item in bins) / total
-    return _svg(
+    return drawing(
         f"{title}: right answers by confidence; mean gap {percent(gap)} of {total:,}", parts, (_WIDTH, foot + 24)
     )
+
+
+def alone(svg: str) -> str:
+    """A chart as an SVG file that needs no page around it."""
+    style = f"<style>\n{_INK}\n{COLOURS}\n{STYLE}\n</style>"
+    head, rest = svg.split(">", 1)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head} xmlns="http://www.w3.org/2000/svg">{style}{rest}\n'
+
+
+def _key(names: Sequence[str]) -> Iterator[str]:
+    x = float(_LEFT)
+    for cls, name in zip("ab", names, strict=False):
+        yield f'<path class="curve {cls} named" d="M{x:.1f} 8h14"/>' + label(x + 19, 12, name, "start")
+        x += 33 + 6.5 * len(name)
 
 
 def _bar(item: Bin, edges: tuple[float, float], plot: _Plot, crowd: _Scale) -> str:
@@ -173,7 +232,7 @@ def _bar(item: Bin, edges: tuple[float, float], plot: _Plot, crowd: _Scale) -> s
         + box("bar", up(item.accuracy), up(0))
         + box("over" if item.confidence > item.accuracy else "under", up(item.accuracy), up(item.confidence))
         + box("crowd", min(crowd(item.size), foot - 1), foot)  # what is there stays visible, however few
-        + f"{_label(plot.across.end, 12, words, 'end', 'read')}</g>"
+        + f"{label(plot.across.end, 12, words, 'end', 'read')}</g>"
     )
 
 
@@ -182,19 +241,21 @@ def _levels(levels: Sequence[float], plot: _Plot) -> Iterator[str]:
     for level in levels:
         y = f"{plot.up(level):.1f}"
         yield f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{plot.across.end}" y2="{y}"/>'
-        yield _label(_LEFT - 6, plot.up(level) + 4, plot.show(level), "end")
+        yield label(_LEFT - 6, plot.up(level) + 4, plot.show(level), "end")
 
 
-def _places(places: Sequence[float], plot: _Plot) -> Iterator[str]:
-    """Values of x below the plot, whole numbers only, and what they count at the right end."""
+def _places(places: Sequence[float], plot: _Plot, *, below: bool = False) -> Iterator[str]:
+    """Values of x below the plot, whole numbers only, and what they count at the right end, or below them."""
     right, base = plot.across.end, plot.up.start
     yield f'<line class="axis" x1="{_LEFT}" y1="{base}" x2="{right}" y2="{base}"/>'
     step = max(1, math.ceil((places[-1] - places[0]) / (right / 50)))
     step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, step) if size >= step)
     for tick in range(math.ceil(places[0] / step) * step, math.floor(places[-1]) + 1, step):
-        if plot.across(tick) < right - 7 * len(plot.x) - 4 * len(str(tick)) - 4:  # the name of the axis stands there
-            yield _label(plot.across(tick), base + 17, str(tick), "middle")
-    yield _label(right, base + 17, plot.x, "end")
+        if (
+            below or plot.across(tick) < right - 7 * len(plot.x) - 4 * len(str(tick)) - 4
+        ):  # there stands what they count
+            yield label(plot.across(tick), base + 17, str(tick), "middle")
+    yield label((_LEFT + right) / 2, base + 33, plot.x, "middle") if below else label(right, base + 17, plot.x, "end")
 
 
 def _line(points: Points, plot: _Plot, cls: str) -> str:
@@ -222,7 +283,7 @@ def _stops(known: Sequence[tuple[str, Points]], places: Sequence[float], plot: _
             f'<g class="stop"><title>{html.escape(words)}</title>'
             f'<rect class="hit" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{plot.up.start - _TOP}"/>'
             f'<g class="seen"><line class="now" x1="{at}" y1="{_TOP}" x2="{at}" y2="{plot.up.start}"/>{dots}</g>'
-            f"{_label(plot.across.end, 12, words, 'end', 'read')}</g>"
+            f"{label(plot.across.end, 12, words, 'end', 'read')}</g>"
         )
 
 
@@ -231,15 +292,30 @@ def _way(name: str, values: Sequence[float], show: Show) -> str:
     return f"{name} from {show(values[0])} to {show(values[-1])}" if len(values) > 1 else f"{name} {show(values[0])}"
 
 
-def _label(x: float, y: float, text: str, anchor: str, cls: str = "") -> str:
+def label(x: float, y: float, text: str, anchor: str, cls: str = "") -> str:
+    """Text at a place of a chart; anchor is start, middle or end."""
     named = f' class="{cls}"' if cls else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
 
 
-def _svg(told: str, parts: Iterable[str], size: tuple[int, int]) -> str:
+def drawing(told: str, parts: Iterable[str], size: tuple[int, int]) -> str:
+    """A chart of its parts, width and height, and what it tells in words."""
     head = f'<svg class="chart" role="img" aria-label="{html.escape(told)}" viewBox="0 0 {size[0]} {size[1]}">'
     return "\n".join([head, *parts, "</svg>"])
 
+
+_INK = """
+:root { --ink: #1d2430; --soft: #667085; --line: #e3e6eb; --paper: #fff }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ec; --soft: #98a2b3; --line: #2f3744; --paper: #14181f }
+}
+.chart { font-family: sans-serif; background: var(--paper) }
+""".strip()  # what a page gives to its charts
+
+COLOURS = """
+:root { --one: #2a6fb8; --two: #b4540a; --warm: #d9661c }
+@media (prefers-color-scheme: dark) { :root { --one: #7db7f0; --two: #f2a65e; --warm: #ee8a3c } }
+""".strip()
 
 STYLE = """
 .chart { display: block; width: 100%; height: auto; overflow: visible }
@@ -251,6 +327,9 @@ STYLE = """
 .chart .curve.b { stroke: var(--two) }
 .chart .dot.a { fill: var(--one) }
 .chart .dot.b { fill: var(--two) }
+.chart .dot.many { opacity: .6 }
+.chart .curve.faint { stroke: var(--soft); stroke-width: 1.25; opacity: .6 }
+.chart .dot.faint { fill: var(--soft) }
 .chart .mark { fill: var(--paper); stroke: var(--one); stroke-width: 2 }
 .chart .mark.b { stroke: var(--two) }
 .chart .ideal { stroke: var(--ink); stroke-width: 1.25; stroke-dasharray: 4 4; opacity: .7; pointer-events: none }
@@ -258,6 +337,8 @@ STYLE = """
 .chart .over { fill: var(--warm); opacity: .45 }
 .chart .under { fill: var(--paper); opacity: .55 }
 .chart .crowd { fill: var(--soft); opacity: .5 }
+.chart .tiles { image-rendering: pixelated }
+.chart .cell { shape-rendering: crispEdges }
 .chart .hit { fill: transparent }
 .chart .now { stroke: var(--soft); stroke-width: 1 }
 .chart .seen, .chart .read { opacity: 0; pointer-events: none }

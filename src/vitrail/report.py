@@ -1,4 +1,4 @@
-"""Reports: titled sections of facts, tables and text that print to a terminal, to JSON and to one HTML file.
+"""Reports: titled sections of facts, tables, text and pictures that print to a terminal, to JSON and to one HTML file.
 
     report = Report("a title", (Facts("Totals", {"MACs": 363_000_000}, {"MACs": "si"}),))
     print(report); report.to_json("report.json"); report.to_html("report.html")
@@ -6,6 +6,7 @@
 A section holds plain values; how a value is shown is said by its unit, so that JSON keeps every digit.
 """
 
+import base64
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from vitrail import charts
 from vitrail.errors import ConfigError, nearest
 
 Value = str | int | float | bool | None
@@ -27,6 +29,7 @@ Unit = Literal["", "si", "bytes", "share", "path"]
 
 WIDTH = 100  # of `str(report)`; a terminal gives its own
 _NUMERIC = ("si", "bytes", "share")
+_PNG = "data:image/png;base64,"
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,35 @@ class Text:
     text: str
 
 
-Section = Facts | Table | Text
-_KINDS: dict[str, type[Section]] = {cls.kind: cls for cls in (Facts, Table, Text)}
+@dataclass(frozen=True)
+class Picture:
+    """A chart as SVG, or a PNG as a data URI, and what is to be seen on it, which is all that a terminal shows."""
+
+    kind: ClassVar[str] = "picture"
+    title: str
+    source: str
+    text: str
+
+    @property
+    def suffix(self) -> str:
+        """What the name of its file ends with: .png or .svg."""
+        return ".png" if self.source.startswith(_PNG) else ".svg"
+
+    def save(self, path: str | Path) -> None:
+        """Writes the picture to a file of its own."""
+        path = Path(path)
+        if path.suffix.lower() != self.suffix:
+            raise ConfigError(
+                f"the picture {self.title!r} is {self.suffix[1:].upper()}; {path} must end in {self.suffix}"
+            )
+        if self.suffix == ".png":
+            path.write_bytes(base64.b64decode(self.source.removeprefix(_PNG)))
+        else:
+            path.write_text(charts.alone(self.source), encoding="utf-8")
+
+
+Section = Facts | Table | Text | Picture
+_KINDS: dict[str, type[Section]] = {cls.kind: cls for cls in (Facts, Table, Text, Picture)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +167,9 @@ class Report:
             f"<section>\n<h2>{html.escape(section.title)}</h2>\n{section_html(section)}\n</section>"
             for section in self.sections
         )
-        return _written(page(self.title, f"<h1>{html.escape(self.title)}</h1>\n{body}"), path)
+        drawn = any(isinstance(section, Picture) for section in self.sections)
+        style = f"{charts.COLOURS}\n{charts.STYLE}\n{_PICTURES}" if drawn else ""
+        return _written(page(self.title, f"<h1>{html.escape(self.title)}</h1>\n{body}", style=style), path)
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
@@ -188,7 +220,7 @@ def _written(text: str, path: str | Path | None) -> str:
 
 def _terminal(section: Section) -> Padding:
     """A section for rich; cells are Text, so that brackets in them are no markup."""
-    if isinstance(section, Text):
+    if isinstance(section, Text | Picture):
         return Padding(RichText(section.text), (0, 0, 0, 1))
     grid: RichTable
     if isinstance(section, Facts):
@@ -213,6 +245,9 @@ def section_html(section: Section) -> str:
     """A section as HTML, without its title."""
     if isinstance(section, Text):
         return f"<p>{html.escape(section.text)}</p>"
+    if isinstance(section, Picture):
+        image = f'<img src="{section.source}" alt="">' if section.suffix == ".png" else section.source
+        return f"<figure>{image}\n<figcaption>{html.escape(section.text)}</figcaption></figure>"
     if isinstance(section, Facts):
         pairs = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in section.shown())
         return "<dl>\n" + "\n".join(pairs) + "\n</dl>"
@@ -256,6 +291,12 @@ th { color: var(--soft); font-weight: 500 }
 th:last-child, td:last-child { padding-right: 0 }
 .number { text-align: right }
 .nested td { color: var(--soft) }
+""".strip()
+
+_PICTURES = """
+figure { margin: 0; max-width: 34rem }
+figure img { display: block; width: 100%; image-rendering: pixelated }
+figcaption { margin-top: .6rem; font-size: .9rem; color: var(--soft) }
 """.strip()
 
 _PAGE = """<!doctype html>

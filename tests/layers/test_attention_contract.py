@@ -125,6 +125,18 @@ def test_weights_are_distributions_and_rows_select(case, prefix):
     torch.testing.assert_close(weights_of(layer, tokens, rows=rows), weights[:, :, rows])
 
 
+@every_case
+@every_prefix
+def test_weights_times_contents_is_what_is_read(case, prefix):
+    layer, tokens, read = make(case, prefix=prefix).double(), draw(prefix, dtype=torch.float64), []
+    if getattr(case[0], "linear", False) or case[0].kind == "deformable":
+        pytest.skip("keys share patches, or are read beyond the edge: what each patch gives is near, not exact")
+    mixed = (weights_of(layer, tokens) @ layer.contents(tokens, GRID)).transpose(1, 2).flatten(2)
+    layer.readout.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    layer(tokens, GRID)
+    torch.testing.assert_close(mixed, read[0])
+
+
 @pytest.mark.parametrize("case", ALONE.values(), ids=ALONE.keys())
 def test_without_positions_tokens_are_a_set(case):
     layer, tokens = make(case, grid=WIDE).double(), draw(grid=WIDE, dtype=torch.float64)

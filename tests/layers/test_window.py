@@ -11,7 +11,6 @@ from registered import randomise
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import vitrail
-from vitrail.errors import Unsupported
 from vitrail.layers.attention import Site, SoftmaxConfig, WindowAttention, WindowConfig
 from vitrail.layers.attention.window import ContinuousBias, TableBias, Windows, fitting, log_offsets
 
@@ -169,9 +168,24 @@ def test_padding_that_is_seen_takes_a_share(padding):
     found, expected = seen(tokens, (3, 5)), masked(tokens, (3, 5))
     torch.testing.assert_close(found[:, inside], expected[:, inside])
     assert ((found - expected)[:, outside].abs().amax(dim=2) > 1e-6).all()
-    with pytest.raises(Unsupported, match="WindowAttention has no attention matrix on a grid of 3 x 5"):
-        seen.weights(tokens, (3, 5))
+    shares = seen.weights(tokens, (3, 5)).sum(dim=-1)
+    torch.testing.assert_close(shares[..., inside], torch.ones(2, 2, 8).double())
+    assert (shares[..., outside] < 1 - 1e-6).all()
     torch.testing.assert_close(seen.weights(draw((2, 4)), (2, 4)).sum(dim=-1), torch.ones(2, 2, 8).double())
+
+
+@pytest.mark.parametrize("options", [{}, V2], ids=["v1", "v2"])
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("padding", ["before_shift", "after_shift"])
+def test_what_is_missing_from_a_row_went_to_padding(padding, block, prefix, options):
+    grid = (3, 5)
+    seen, tokens = layer(grid, prefix=prefix, block=block, size=(2, 2), padding=padding, **options), draw(grid, prefix)
+    weights = seen.weights(tokens, grid)
+    nothing = seen.contents(torch.zeros_like(tokens), grid)  # what a place of padding gives
+    mixed = weights @ seen.contents(tokens, grid) + (1 - weights.sum(dim=-1, keepdim=True)) * nothing
+    torch.testing.assert_close(seen.joined(mixed), seen(tokens, grid))
+    torch.testing.assert_close(weights[:, :, :prefix].sum(dim=-1), torch.ones(2, 2, prefix).double())
 
 
 def test_the_table_follows_the_window_and_not_the_grid():

@@ -7,7 +7,8 @@ from registered import randomise
 from torch import nn
 
 from vitrail.errors import ConfigError
-from vitrail.models.mobilevit import MobileViTBlock, fold, unfold
+from vitrail.layers.attention import Site
+from vitrail.models.mobilevit import CornerConfig, MobileViTBlock, fold, unfold
 from vitrail.models.registry import create
 
 # The paper rounds the parameters to 1.3, 2.3 and 5.6 million. timm counts what norms do too:
@@ -25,28 +26,43 @@ def test_published_sizes(name):
 
 
 def test_unfold_by_hand():
-    maps = torch.arange(8.0).view(1, 1, 2, 4)
-    assert unfold(maps).squeeze(2).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]  # corner by corner, two patches each
+    pixels = torch.arange(8.0).view(1, 1, 8, 1)
+    corners = unfold(pixels, (2, 4))
+    assert corners.flatten(1).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]  # corner by corner, two patches each
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (3, 2), (2, 5)])
+@pytest.mark.parametrize("grid", [(2, 2), (6, 4), (4, 10)])
 def test_fold_is_the_way_back(grid):
-    maps = torch.randn(3, 4, 2 * grid[0], 2 * grid[1])
-    tokens = unfold(maps)
-    assert tokens.shape == (12, grid[0] * grid[1], 4)
-    assert torch.equal(fold(tokens, grid), maps)
+    heads = torch.randn(3, 2, grid[0] * grid[1], 4)
+    corners = unfold(heads, grid)
+    assert corners.shape == (12, 2, grid[0] * grid[1] // 4, 4)
+    assert torch.equal(fold(corners, grid), heads)
 
 
 def test_attention_stays_among_one_corner():
     block = randomise(MobileViTBlock(4, 8, depth=1, num_heads=2, drop_path=0.0)).eval()
-    wide = torch.randn(1, 8, 6, 4)
-    lit = wide.clone()
-    lit[:, 0, 2, 3] += 1  # a top right corner
+    tokens, grid = torch.randn(1, 24, 8), (6, 4)
+    lit = tokens.clone()
+    lit[:, 2 * 4 + 3, 0] += 1  # a top right corner
     inner = block.transformer[0]
-    changed = (fold(inner(unfold(lit), (3, 2)), (3, 2)) - fold(inner(unfold(wide), (3, 2)), (3, 2))).abs().sum(dim=1)[0]
+    changed = (inner(lit, grid) - inner(tokens, grid)).abs().sum(dim=2).unflatten(1, grid)[0]
     assert (changed[0::2, 1::2] > 0).all()
     changed[0::2, 1::2] = 0
     assert changed.max() == 0
+
+
+def test_attention_is_shown_where_it_is():
+    layer = randomise(CornerConfig().build(Site(dim=8, num_heads=2, grid=(1, 1)))).eval()
+    tokens, grid = torch.randn(2, 24, 8), (6, 4)
+    weights = layer.weights(tokens, grid)
+    mixed = weights @ layer.contents(tokens, grid)
+    torch.testing.assert_close(layer.joined(mixed), layer(tokens, grid))
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 2, 24))
+    seen = weights[0, 0, 2 * 4 + 3].unflatten(0, grid) > 0
+    assert seen[0::2, 1::2].all()
+    assert seen.sum() == 6
+    rows = torch.tensor([11, 0])
+    torch.testing.assert_close(layer.weights(tokens, grid, rows), weights[:, :, rows])
 
 
 def test_odd_maps_are_resampled_there_and_back():
@@ -55,7 +71,7 @@ def test_odd_maps_are_resampled_there_and_back():
     seen = []
     block.transformer[0].register_forward_pre_hook(lambda _, inputs: seen.append((inputs[0].shape, inputs[1])))
     assert block(flat).shape == flat.shape
-    assert seen == [((4, 12, 8), (4, 3))]
+    assert seen == [((1, 48, 8), (8, 6))]
 
 
 def test_block_fuses_with_its_input():

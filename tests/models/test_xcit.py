@@ -50,7 +50,7 @@ def test_class_block_by_hand(norm_all):
         for layer in (block.attention.projection, block.mlp.fc2):
             layer.weight.zero_()
             layer.bias.zero_()
-    found = block(torch.tensor([[[3.0, -3.0], [3.0, -3.0]]]).double())
+    found = block(torch.tensor([[[3.0, -3.0], [3.0, -3.0]]]).double(), (1, 1))
     patch = 2.0 if norm_all else 8.0  # 3 + 1 is 4; normalised or not, it is added to itself
     expected = torch.tensor([[[1.0, -1.0], [patch, -patch]]]).double()
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

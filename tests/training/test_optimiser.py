@@ -27,6 +27,17 @@ def test_norms_biases_positions_tokens_and_layer_scales_do_not_decay() -> None:
     assert {"patch.projection.weight", "blocks.0.attention.qkv.weight", "head.weight"} <= kept
 
 
+def test_layer_decay_counts_blocks_over_all_stages() -> None:
+    model = tiny("swin_tiny_patch4_window7")
+    layers = {name: layer for name, _, _, layer in learned(model)}
+    depth = len(model.blocks)
+    assert {layers[name] for name in layers if name.startswith("stem.")} == {0}
+    assert {layers[name] for name in layers if ".blocks." in name} == set(range(1, depth + 1))
+    assert layers["head.weight"] == depth + 1
+    merging = next(name for name in layers if name.startswith("stages.1.downsample"))
+    assert layers[merging] == layers[next(name for name in layers if name.startswith("stages.1.blocks.0."))]
+
+
 def test_layer_decay_counts_from_the_head() -> None:
     found = groups(tiny(), OptimiserConfig(lr=1.0, layer_decay=0.5))
     scale = {name: group["scale"] for group in found for name in group["names"]}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.cli import learning, showing
+from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
 from vitrail.cli.options import image_size, notices
 from vitrail.errors import VitrailError
 
@@ -17,6 +17,11 @@ EXAMPLES = """examples:
   vitrail train cifar10 --recipe cifar10-small
   vitrail predict cat.jpg
   vitrail predict runs/my-run cat.jpg --top 5
+  vitrail explain runs/my-run cat.jpg --target cat --out cat.html
+  vitrail probe runs/my-run photos/ --out probe.html
+  vitrail export runs/my-run --to onnx,openvino --int8 photos/ --out dist/
+  vitrail bench dist/ runs/my-run
+  vitrail serve runs/my-run --port 8080
   vitrail info vit_base_patch16 --image-size 384 --num-classes 10
   vitrail convert hf-hub:facebook/dinov2-small my-model
 """
@@ -54,7 +59,15 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     _train(_verb(verbs, "train", learning.train, "train a model on images, or go on with a run"))
     _judging(verbs)
+    text = "show what a model sees in pictures: what patches attend to, what decided, and how true that is"
+    explain_verb.add_options(_verb(verbs, "explain", explain_verb.explain, text))
+    text = "linear and nearest-neighbour accuracy of every layer of a model, with a head or without"
+    probe_verb.add_options(_verb(verbs, "probe", probe_verb.probe, text))
     _showing(verbs)
+    text = "write a model as torch.export, ONNX or OpenVINO files with a certificate, in int8 too"
+    shipping.add_export(_verb(verbs, "export", shipping.export, text))
+    shipping.add_bench(_verb(verbs, "bench", shipping.bench, "measure artefacts and runs side by side on this machine"))
+    serving.add_serve(_verb(verbs, "serve", serving.serve, "answer over HTTP, with a page to try the model"))
     _demo(_verb(verbs, "demo", learning.demo, "train a small ViT on embedded images in two minutes, with a report"))
     return top
 
@@ -122,14 +135,18 @@ def _judging(verbs: Any) -> None:
     _output_options(verb)
 
     verb = _verb(verbs, "predict", learning.predict, "say what is in pictures")
-    verb.usage = "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [RUN] PATH [PATH ...]"
+    verb.usage = "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [RUN] PATH [PATH ...]"
     verb.add_argument(
         "paths", nargs="+", metavar="PATH",
-        help="image files and folders; before them a run's folder or any checkpoint, else the packaged model answers",
+        help="image files and folders; before them a run's folder, any checkpoint or an exported model; else the "
+        "packaged model answers",
     )  # fmt: skip
     verb.add_argument("--top", type=int, default=5, help="how many classes to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
+    verb.add_argument(
+        "--out", metavar="TABLE", type=Path, help="write .parquet, .csv or .jsonl; what is in it is not done again"
+    )
 
     verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
     verb.add_argument("data", help="what you would train on")
@@ -147,6 +164,7 @@ def _showing(verbs: Any) -> None:
         "pattern", nargs="?", default="*", help="a name, part of one, or a pattern such as 'vit_*_patch16'"
     )
     verb.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    verb.add_argument("--page", type=Path, metavar="DOCS", help="write models.md with a picture of every family there")
 
     verb = _verb(verbs, "info", showing.info, "describe a model layer by layer: parameters, MACs, activation memory")
     verb.add_argument("model", help="a model's name, a weight file or folder, or hf-hub:owner/name[@revision]")

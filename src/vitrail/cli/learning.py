@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice
 
@@ -85,29 +86,31 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Says what is in pictures."""
+    """Says what is in pictures, by a run, a checkpoint or an exported model."""
+    from vitrail.deploy.engine import TorchEngine, is_artefact, open_engine  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.tasks.predict import Prediction  # noqa: PLC0415
     from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
 
-    named = names_model(options.paths[0])
+    named = is_artefact(options.paths[0]) or names_model(options.paths[0])
     source, paths = (options.paths[0], options.paths[1:]) if named else (PACKAGED, options.paths)
-    trained = open_trained(source)
+    if is_artefact(source):
+        engine = open_engine(source)
+    else:
+        engine = TorchEngine(source, open_trained(source), device=device(options.device))
     if not paths:
         raise ConfigError(f"{source} is a model; name pictures too: vitrail predict {source} picture.jpg")
     if source == PACKAGED:
-        warnings.warn(f"the model is {trained.about}", Notice, stacklevel=1)
-    trained.task.to(device(options.device))
-
-    def line(result: Prediction) -> None:
-        if options.json:
-            print(json.dumps(result.to_dict()))  # noqa: T201
-            return
+        warnings.warn(f"the model is {engine.about}", Notice, stacklevel=1)
+    if options.out is not None:
+        shipping.into_table(engine, options, paths)
+        return
+    results = []
+    for result in shipping.answers(engine, paths, top=options.top):
+        results.append(result)
         said = ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in result.answers)
-        print(result.error or f"{result.path}: {said}")  # noqa: T201
-
-    results = trained.predict(paths, top=options.top, on_result=line)
+        line = json.dumps(result.to_dict()) if options.json else result.error or f"{result.path}: {said}"
+        print(line)  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")

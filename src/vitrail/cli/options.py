@@ -27,6 +27,14 @@ def image_size(text: str) -> int | tuple[int, int]:
     raise argparse.ArgumentTypeError(f"{text!r} is no image size; write 384, or height x width: 224x160")
 
 
+def layer_numbers(text: str) -> list[int]:
+    """`0,5,-1`, where negative numbers count from the end."""
+    try:
+        return [int(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers; write numbers: 0,5,-1") from None
+
+
 def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """`["attention.qk_norm=true"]` -> `{"attention": {"qk_norm": True}}`; what is no JSON is a string."""
     changes: dict[str, Any] = {}

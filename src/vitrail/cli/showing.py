@@ -22,6 +22,11 @@ def models(options: argparse.Namespace) -> None:
     from vitrail.models.registry import list_models, presets  # noqa: PLC0415
     from vitrail.profiling import cost  # noqa: PLC0415
 
+    if options.page is not None:
+        from vitrail.profiling.atlas import write  # noqa: PLC0415
+
+        print(write(options.page))  # noqa: T201
+        return
     names = list_models(options.pattern)
     if not names:
         raise ConfigError(f"no model matches {options.pattern!r}; `vitrail models` lists all")

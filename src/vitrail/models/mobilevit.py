@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from vitrail.config import Count
 from vitrail.errors import ConfigError
-from vitrail.layers.attention import Site, SoftmaxConfig
+from vitrail.layers.attention import Attention, Site, SoftmaxAttention, SoftmaxConfig
 from vitrail.layers.block import Block
 from vitrail.layers.conv import ConvNorm, InvertedResidual, coarsened
 from vitrail.layers.mlp import GeluMLPConfig
 from vitrail.layers.norm import LayerNormConfig
 from vitrail.layers.patch import Grid
 from vitrail.layers.residual import linear_ramp
-from vitrail.layers.stage import MapStage
+from vitrail.layers.stage import MapStage, to_map, to_tokens
 from vitrail.models.family import Family, Preset
 from vitrail.models.mobile import Mobile, MobileConfig
 
@@ -49,11 +49,37 @@ class MobileViTConfig(MobileConfig):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CornerConfig(SoftmaxConfig):
+    """Softmax attention among the pixels that stand in the same corner of their patches; only this family has it."""
+
+    def build(self, site: Site) -> Attention:
+        """The layer for one block."""
+        return CornerAttention(self, site)
+
+
+class CornerAttention(SoftmaxAttention):
+    """Each patch of 2 x 2 pixels sends four messengers; those of one corner attend to one another: B N D -> B N D."""
+
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """B N D -> B N D."""
+        q, k, v = (unfold(part, grid) for part in self.heads(tokens))  # B*4 A N/4 d
+        return self.joined(fold(F.scaled_dot_product_attention(q, k, v, scale=self.scale), grid))
+
+    def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
+        """B A R N, with zeros for the other corners."""
+        q, k, _ = self.heads(tokens)
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        rows = place if rows is None else rows
+        corner = place // grid[1] % PATCH * PATCH + place % grid[1] % PATCH  # N
+        logits = (q[:, :, rows] * self.scale) @ k.transpose(-2, -1)  # B A R N
+        return logits.masked_fill(corner[rows, None] != corner, -float("inf")).softmax(dim=-1)
+
+
 class MobileViTBlock(nn.Module):
     """B C h w -> B C h w: a transformer among the pixels of one place in their patches, fused with the input.
 
-    Each patch of 2 x 2 pixels sends four messengers; those of one corner attend to one another over the whole map, and
-    the convolutions around carry to them what their neighbours see.
+    The convolutions around it carry to those pixels what their neighbours see.
     """
 
     def __init__(self, channels: int, dim: int, *, depth: int, num_heads: int, drop_path: float) -> None:
@@ -62,7 +88,7 @@ class MobileViTBlock(nn.Module):
         self.widen = nn.Conv2d(channels, dim, 1, bias=False)
         site = Site(dim=dim, num_heads=num_heads, grid=(1, 1), norm=_NORM)
         self.transformer = nn.ModuleList(
-            Block(site._replace(block=index), attention=SoftmaxConfig(), mlp=_MLP, drop_path=drop_path)
+            Block(site._replace(block=index), attention=CornerConfig(), mlp=_MLP, drop_path=drop_path)
             for index in range(depth)
         )
         self.norm = _NORM.build(dim)
@@ -73,29 +99,29 @@ class MobileViTBlock(nn.Module):
         """B C h w -> B C h w."""
         wide = self.widen(self.local(maps))  # B D h w
         size = (wide.shape[2], wide.shape[3])
-        grid = coarsened(size, PATCH)
-        whole = (grid[0] * PATCH, grid[1] * PATCH)
+        patches = coarsened(size, PATCH)
+        whole = (patches[0] * PATCH, patches[1] * PATCH)
         if whole != size:  # resampled and not padded, so that attention needs no mask
             wide = F.interpolate(wide, size=whole, mode="bilinear", align_corners=False)
-        tokens = unfold(wide)
+        tokens = to_tokens(wide)
         for block in self.transformer:
-            tokens = block(tokens, grid)
-        wide = fold(self.norm(tokens), grid)
+            tokens = block(tokens, whole)
+        wide = to_map(self.norm(tokens), whole)
         if whole != size:
             wide = F.interpolate(wide, size=size, mode="bilinear", align_corners=False)
         return self.fuse(torch.cat([maps, self.narrow(wide)], dim=1))
 
 
-def unfold(maps: Tensor) -> Tensor:
-    """Maps B D H W -> tokens B*4 N D: the first of all patches' corners, then the second, and so on."""
-    cut = maps.unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))  # B D h p w q
-    return cut.permute(0, 3, 5, 2, 4, 1).flatten(3, 4).flatten(0, 2)  # B p q h w D -> Bpq N D
+def unfold(heads: Tensor, grid: Grid) -> Tensor:
+    """The pixels B A N d of a map -> B*4 A N/4 d: the first of all patches' corners, then the second, and so on."""
+    cut = heads.unflatten(2, (grid[0] // PATCH, PATCH, grid[1] // PATCH, PATCH))  # B A h p w q d
+    return cut.permute(0, 3, 5, 1, 2, 4, 6).flatten(4, 5).flatten(0, 2)  # B p q A h w d -> Bpq A N/4 d
 
 
-def fold(tokens: Tensor, grid: Grid) -> Tensor:
-    """Tokens B*4 N D -> maps B D H W, the way back."""
-    cut = tokens.unflatten(1, grid).unflatten(0, (-1, PATCH, PATCH))  # B p q h w D
-    return cut.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)  # B D h p w q -> B D H W
+def fold(heads: Tensor, grid: Grid) -> Tensor:
+    """B*4 A N/4 d -> B A N d, the way back."""
+    cut = heads.unflatten(2, (grid[0] // PATCH, grid[1] // PATCH)).unflatten(0, (-1, PATCH, PATCH))  # B p q A h w d
+    return cut.permute(0, 3, 4, 1, 5, 2, 6).flatten(2, 5)  # B A h p w q d -> B A N d
 
 
 class MobileViT(Mobile):

@@ -25,7 +25,7 @@ class SwinConfig(StagedConfig):
     """Widths, blocks and heads of each stage, and what a block is made of.
 
     On grids that windows do not fill, the padding is seen, as it is by timm's models of these names;
-    `attention={"padding": "masked"}` hides it, and only then there are attention maps on such grids.
+    `attention={"padding": "masked"}` hides it.
     """
 
     num_heads: tuple[Count, ...]

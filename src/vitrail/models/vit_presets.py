@@ -210,7 +210,8 @@ VIT = Family(
     config=ViTConfig,
     module=ViT,
     paper="arXiv:2010.11929",
-    idea="The image is cut into patches; a plain transformer encoder reads them as words.",
+    idea="The image is cut into patches; a plain transformer encoder reads them as words. Nothing but their positions "
+    "tells it that they form a picture: all else is learned.",
     use="When there are pre-trained weights for it, or much data: the most studied family, and the one that explains.",
     presets={
         **_plain(),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Count, Positive, Rate
 from vitrail.errors import ConfigError
-from vitrail.layers.attention import CrossAttention, Site, XCAConfig
+from vitrail.layers.attention import ClassAttention, Site, XCAConfig
 from vitrail.layers.block import Block
 from vitrail.layers.conv import coarsened, depthwise
 from vitrail.layers.embed import halving_stem
@@ -95,7 +95,7 @@ class XCiTStage(TokenStage):
         """The map B D h w and the class token B 1 D."""
         tokens = self.class_token(state.x)
         for block in self.class_blocks:
-            tokens = block(tokens)
+            tokens = block(tokens, state.grid)
         return self.level(State(tokens, state.grid))
 
 
@@ -140,17 +140,15 @@ class ClassBlock(nn.Module):
         super().__init__()
         self.norm_all = norm_all
         self.norm1 = site.norm.build(site.dim)
-        self.attention = CrossAttention(site.dim, num_heads=site.num_heads, dropout=site.dropout)
+        self.attention = ClassAttention(site)
         self.scale1 = LayerScale(site.dim, layer_scale)
         self.norm2 = site.norm.build(site.dim)
         self.mlp = GeluMLPConfig().build(site.dim, norm=site.norm, dropout=site.dropout)
         self.scale2 = LayerScale(site.dim, layer_scale)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B 1+N D -> B 1+N D."""
-        normed = self.norm1(tokens)
-        heard = torch.cat([self.attention(normed[:, :1], normed), normed[:, 1:]], dim=1)
-        tokens = tokens + self.scale1(heard)
+        tokens = tokens + self.scale1(self.attention(self.norm1(tokens), grid))
         normed = self.norm2(tokens)
         tokens = normed if self.norm_all else torch.cat([normed[:, :1], tokens[:, 1:]], dim=1)
         branch = self.scale2(self.mlp(tokens[:, :1], (1, 1)))  # B 1 D

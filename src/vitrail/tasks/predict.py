@@ -20,6 +20,8 @@ from vitrail.tasks.task import Task
 
 _WORKERS = 8
 
+Ask = Callable[[Tensor], tuple[Tensor, Tensor]]  # uint8 B C *image_size -> probabilities B K, and `chosen` B K
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -79,40 +81,61 @@ def predict(
     `augment` is the training's, for its normalisation; `image_size` is the model's where none is given. A file that
     cannot be read has its reason in place of answers. `on_result` hears of each as soon as it is known.
     """
-    if top < 1:
-        raise ConfigError(f"top is {top}; it must be 1 or more")
     task = as_task(model)
     config = task.backbone.config
     size = image_size or config.image_size
     prepare = Prepare(augment or AugmentConfig(), image_size=size, channels=config.channels)
+    device = next(task.parameters()).device
+
+    def ask(images: Tensor) -> tuple[Tensor, Tensor]:
+        found = task.predict(prepare(images.to(device)))
+        return found["probabilities"], found["chosen"]
+
     learning = task.training
     task.eval()
     results: list[Prediction] = []
     try:
-        for batch in _batches(_files(paths), size, config.channels, batch_size):
-            for result in _answers(task, batch, prepare, top):
-                results.append(result)
-                if on_result is not None:
-                    on_result(result)
+        for result in answer_files(
+            ask, paths, classes=task.classes, image_size=size, channels=config.channels, top=top, batch_size=batch_size
+        ):
+            results.append(result)
+            if on_result is not None:
+                on_result(result)
     finally:
         task.train(learning)
     return results
 
 
-def _answers(task: Task, batch: Sequence[_Read], prepare: Prepare, top: int) -> Iterator[Prediction]:
+def answer_files(
+    ask: Ask,
+    paths: str | Path | Iterable[str | Path],
+    *,
+    classes: Sequence[str],
+    image_size: tuple[int, int],
+    channels: int,
+    top: int = 5,
+    batch_size: int = 32,
+) -> Iterator[Prediction]:
+    """As `predict`, of anything that can be asked: one prediction after the other."""
+    if top < 1:
+        raise ConfigError(f"top is {top}; it must be 1 or more")
+    for batch in _batches(image_files(paths), image_size, channels, batch_size):
+        yield from _answers(ask, batch, classes, top)
+
+
+def _answers(ask: Ask, batch: Sequence[_Read], classes: Sequence[str], top: int) -> Iterator[Prediction]:
     images = [read.image for read in batch if read.image is not None]
     rows: Iterator[tuple[list[float], list[bool]]] = iter(())
     if images:
-        device = next(task.parameters()).device
-        found = task.predict(prepare(torch.cat(images).to(device)))
-        rows = iter(zip(found["probabilities"].tolist(), found["chosen"].tolist(), strict=True))
+        found = ask(torch.cat(images))
+        rows = iter(zip(found[0].tolist(), found[1].tolist(), strict=True))
     for read in batch:
         if read.image is None:
             yield Prediction(str(read.path), error=read.error)
             continue
         probabilities, chosen = next(rows)
         best = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])[:top]
-        answers = (Answer(task.classes[label], probabilities[label], chosen[label]) for label in best)
+        answers = (Answer(classes[label], probabilities[label], chosen[label]) for label in best)
         yield Prediction(str(read.path), tuple(answers))
 
 
@@ -140,7 +163,7 @@ def _batches(files: Iterator[Path], size: tuple[int, int], channels: int, count:
             yield list(pool.map(read, waiting))
 
 
-def _files(paths: str | Path | Iterable[str | Path]) -> Iterator[Path]:
+def image_files(paths: str | Path | Iterable[str | Path]) -> Iterator[Path]:
     """Files as given, the images below folders in alphabetical order, and folders that hold none."""
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if not path.is_dir():

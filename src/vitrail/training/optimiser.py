@@ -1,7 +1,7 @@
 """AdamW or Muon over groups of parameters: what decays, and how fast each layer learns."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +17,10 @@ from vitrail.training.muon import Muon
 
 _FUSED = ("cuda", "cpu", "mps")  # devices with one kernel for the whole AdamW step
 # Everything of a backbone that stands before the first block.
-_EMBEDDING = re.compile(r"(^|\.)(patch|prefix|position|embed_norm)\.")
-_BLOCK = re.compile(r"^(?!decoder\.)(?:.*\.)?blocks\.(\d+)\.")  # a task's decoder is as far from the image as a head
+_EMBEDDING = re.compile(r"(^|\.)(patch|prefix|position|embed_norm|stem)\.")
+# The outermost block of a name; a task's decoder is as far from the image as a head.
+_BLOCK = re.compile(r"^(?!decoder\.)((?:.*?\.)?blocks\.\d+)\.")
+_STAGE = re.compile(r"(^|\.)stages\.\d+\.")
 
 
 class Learned(NamedTuple):
@@ -32,10 +34,9 @@ class Learned(NamedTuple):
 
 def learned(module: nn.Module) -> list[Learned]:
     """Every parameter with a gradient, in the order of the module."""
-    depth = _depth(module)
-    free = set(_free(module))
+    layers, free = _layers(module), set(_free(module))
     return [
-        Learned(name, parameter, parameter.ndim > 1 and name not in free, _layer(name, depth))
+        Learned(name, parameter, parameter.ndim > 1 and name not in free, layers[name])
         for name, parameter in module.named_parameters()
         if parameter.requires_grad
     ]
@@ -50,21 +51,28 @@ def _free(module: nn.Module) -> Iterator[str]:
             yield f"{path}.query"
 
 
-def _depth(module: nn.Module) -> int:
-    found = [_BLOCK.match(name) for name, _ in module.named_parameters()]
-    return max((int(match[1]) + 1 for match in found if match), default=0)
+def _depth(names: Iterable[str]) -> int:
+    return len({match[1] for name in names if (match := _BLOCK.match(name))})
 
 
-def _layer(name: str, depth: int) -> int:
-    if block := _BLOCK.match(name):
-        return int(block[1]) + 1
-    return 0 if _EMBEDDING.search(name) else depth + 1
+def _layers(module: nn.Module) -> dict[str, int]:
+    """The layer of each parameter; what leads from a stage to the next goes with the block that follows it."""
+    names = [name for name, _ in module.named_parameters()]
+    seen, last, found = dict[str, int](), _depth(names) + 1, dict[str, int]()
+    for name in names:
+        if block := _BLOCK.match(name):
+            found[name] = seen.setdefault(block[1], len(seen) + 1)
+        elif _EMBEDDING.search(name):
+            found[name] = 0
+        else:
+            found[name] = min(len(seen) + 1, last) if _STAGE.search(name) else last
+    return found
 
 
 def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
     """Parameter groups for AdamW; `scale` is each group's share of the rate, `names` its parameters' names."""
     found: dict[tuple[float, bool, int], dict[str, Any]] = {}
-    last = _depth(module) + 1
+    last = _depth(name for name, _ in module.named_parameters()) + 1
     for name, parameter, decays, layer in learned(module):
         scale = 1.0 if config.layer_decay is None else config.layer_decay ** (last - layer)
         decay = config.weight_decay if decays else 0.0

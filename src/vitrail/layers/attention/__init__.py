@@ -3,6 +3,7 @@
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.attention.biased import BiasedAttention, BiasedConfig, SubsampledAttention
 from vitrail.layers.attention.block_diagonal import BlockDiagonalAttention, BlockDiagonalConfig
+from vitrail.layers.attention.class_attention import ClassAttention
 from vitrail.layers.attention.conv_projection import ConvProjectionAttention, ConvProjectionConfig
 from vitrail.layers.attention.cross import CrossAttention
 from vitrail.layers.attention.deformable import DeformableAttention, DeformableConfig
@@ -24,6 +25,7 @@ __all__ = [
     "BiasedConfig",
     "BlockDiagonalAttention",
     "BlockDiagonalConfig",
+    "ClassAttention",
     "ConvProjectionAttention",
     "ConvProjectionConfig",
     "CrossAttention",

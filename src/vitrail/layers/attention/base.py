@@ -36,13 +36,27 @@ class AttentionConfig(Choice):
 class Attention(nn.Module):
     """How tokens talk: `forward` mixes them; `weights` shows the matrix, where the mechanism has one."""
 
+    num_heads: int = 0  # none: what mixes the tokens is no attention
+
     @abstractmethod
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D, where the last h * w tokens are the patches, rows first."""
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """The explicit attention B A R P+N of the queries `rows` (all of them by default), each row summing to 1."""
+        """The explicit attention B A R P+N of the queries `rows` (all of them by default).
+
+        Each row sums to 1, or to less where a mechanism sees padding.
+        """
         raise Unsupported(f"{type(self).__name__} has no attention matrix of tokens by tokens")
+
+    def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """What each token gives to those that attend to it, B A P+N v: `weights` times it is what `readout` reads."""
+        raise Unsupported(f"{type(self).__name__} has no values for each token")
+
+    @property
+    def readout(self) -> nn.Module:
+        """The module that reads what the heads mixed, side by side: B P+N Av."""
+        return self.get_submodule("projection")
 
 
 class MultiHead(Attention):
@@ -80,6 +94,10 @@ class MultiHead(Attention):
         # Chunks, not one permuted tensor: their gradients are joined by one copy in the backward pass instead of two.
         q, k, v = (self.split(part) for part in self.projected(tokens).chunk(3, dim=-1))
         return q, k, v
+
+    def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The values: B P+N D -> B A P+N d."""
+        return self.heads(tokens)[2]
 
     def split(self, part: Tensor) -> Tensor:
         """Heads side by side B N Ad -> B A N d."""

@@ -109,6 +109,15 @@ class BiasedAttention(Attention):
             q, bias = q[:, :, rows], bias[:, rows]
         return (q @ k.transpose(-2, -1) * self.head_dim**-0.5 + bias).softmax(dim=-1)
 
+    def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The values: B P+N D -> B A P+N v."""
+        return self._heads(tokens)[2]
+
+    @property
+    def readout(self) -> nn.Module:
+        """The module that reads what the heads mixed: the activation."""
+        return self.activation
+
     def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys B A P+N d, values B A P+N v; a head's three parts stand side by side."""
         parts = self.qkv(tokens).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A P+N 2d+v

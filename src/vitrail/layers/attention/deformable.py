@@ -83,6 +83,10 @@ class DeformableAttention(MultiHead):
         shares = bilinear(points, grid).to(found).repeat_interleave(self.num_heads // self.groups, dim=1)  # B A M N
         return torch.cat([found[..., :num_prefix], found[..., num_prefix:] @ shares], dim=-1)
 
+    def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The values of the patches, which points between them share as `weights` does: B P+N D -> B A P+N d."""
+        return self.split(self.kv(tokens).chunk(2, dim=-1)[1])
+
     def points(self, q: Tensor, grid: Grid) -> Tensor:
         """Where each group reads, from the queries of the patches B N D: B G M 2, in float32 at least."""
         maps = to_map(q, grid).unflatten(1, (self.groups, -1)).flatten(0, 1)  # B D h w -> BG D/G h w

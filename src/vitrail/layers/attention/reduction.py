@@ -65,6 +65,14 @@ class ReducedKeys(MultiHead):
         patches = weights[..., num_prefix:] @ share.to(weights)
         return torch.cat([weights[..., :num_prefix], patches], dim=-1)
 
+    def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The value of the key that stands for a patch, or the mean where several do: B P+N D -> B A P+N d."""
+        v = self.read(tokens, grid)[2]  # B A P+K d
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        share = torch.kron(_shares(self.spans(grid[0]), grid[0]), _shares(self.spans(grid[1]), grid[1])).T.to(v)  # N K
+        patches = share / share.sum(dim=1, keepdim=True) @ v[:, :, num_prefix:]
+        return torch.cat([v[:, :, :num_prefix], patches], dim=2)
+
 
 class ReductionAttention(ReducedKeys):
     """B P+N D -> B P+N D by K keys, where K is N / ratio^2, or 49 of the linear kind.

@@ -66,10 +66,12 @@ class SoftmaxAttention(MultiHead):
         """softmax(q k + bias) v, projected back: B A P+N d each, and a bias that spreads to B A P+N P+N -> B P+N D."""
         dropout = self.dropout if self.training else 0.0
         if self.fused:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
+            # With a mask of three axes the kernel for CPUs takes more than twice as long.
+            mask = bias[None] if bias is not None and bias.ndim == 3 else bias
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         else:
             mixed = F.dropout(self.explicit(q, k, bias), dropout) @ v
-        return self.drop(self.projection(self.norm(mixed.transpose(1, 2).flatten(2))))  # B A N d -> B N D
+        return self.joined(mixed)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R P+N for the queries `rows`, without dropout."""
@@ -79,6 +81,11 @@ class SoftmaxAttention(MultiHead):
             q = q[:, :, rows]
             bias = None if bias is None else bias[:, rows]
         return self.explicit(q, k, bias)
+
+    @property
+    def readout(self) -> nn.Module:
+        """The module that reads what the heads mixed: the inner norm, which may do nothing."""
+        return self.norm
 
     def projected(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values side by side: B P+N D -> B P+N 3Ad."""
@@ -92,6 +99,10 @@ class SoftmaxAttention(MultiHead):
         """Queries, keys and values, B A P+N d each, normalised as configured."""
         q, k, v = super().heads(tokens)
         return self.q_norm(q), self.k_norm(k), v
+
+    def joined(self, mixed: Tensor) -> Tensor:
+        """The heads' outputs B A P+N d side by side, normalised as configured and projected back: B P+N D."""
+        return self.drop(self.projection(self.norm(mixed.transpose(1, 2).flatten(2))))
 
     def _placed(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each, turned as configured."""

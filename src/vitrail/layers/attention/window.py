@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Count
-from vitrail.errors import Unsupported
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
@@ -155,18 +154,16 @@ class WindowAttention(MultiHead):
         return self.drop(self.projection(mixed))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N, zero outside the window."""
-        windows, num_prefix = self.windows(grid), tokens.shape[1] - grid[0] * grid[1]
-        if self.padding != "masked" and windows.grid != windows.padded:
-            raise Unsupported(
-                f"{type(self).__name__} has no attention matrix on a grid of {grid[0]} x {grid[1]}: windows of "
-                f"{windows.size[0]} x {windows.size[1]} do not fill it, and a part of the attention goes to the zeros "
-                f"around; with padding='masked' none does"
-            )
+        """B A R P+N, zero outside the window; what goes to padding that is seen is missing from a row's sum."""
+        windows, count = self.windows(grid), tokens.shape[1]
         q, k, _ = self._placed(tokens)
-        rows = torch.arange(tokens.shape[1], device=tokens.device) if rows is None else rows
-        logits = (q[:, :, rows] * self.scale) @ k.transpose(-2, -1)  # B A R P+N
-        return (logits + self._spread(rows, windows, num_prefix).to(q.dtype)).softmax(dim=-1)
+        rows = torch.arange(count, device=tokens.device) if rows is None else rows
+        spread = self._spread(rows, windows, count - grid[0] * grid[1]).to(q.dtype)  # A R P+N+M, M places of padding
+        if windows.grid != windows.padded:
+            nothing = self._placed(torch.zeros_like(tokens[:1, :1]))[1]  # 1 A 1 d
+            k = torch.cat([k, nothing.expand(k.shape[0], -1, spread.shape[-1] - count, -1)], dim=2)
+        logits = (q[:, :, rows] * self.scale) @ k.transpose(-2, -1)  # B A R P+N+M
+        return (logits + spread).softmax(dim=-1)[..., :count]
 
     def projected(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values side by side: B P+N D -> B P+N 3D."""
@@ -202,18 +199,20 @@ class WindowAttention(MultiHead):
         return mixed.transpose(1, 2).flatten(2).unflatten(0, (-1, count)).flatten(1, 2)  # BW A w d -> B W*w D
 
     def _spread(self, rows: Tensor, windows: Windows, num_prefix: int) -> Tensor:
-        """What is added to the logits of some queries and every key in their true places: A R P+N."""
+        """What is added to the logits of some queries and every key in their true places, then padding: A R P+N+M."""
         count, place = windows.grid[0] * windows.grid[1], windows.size[0] * windows.size[1]
         patch = windows.cut(torch.arange(1, count + 1, device=rows.device)[None, :, None]).flatten()  # W*w, 0: padding
-        where = torch.argsort(patch)[-count:]  # N: the place of each patch
+        where = torch.argsort(patch).roll(count)  # N+M: the place of each patch, then those of padding
         group = where // place * 5
         if (regions := windows.regions(rows.device)) is not None:
             group = group + regions.flatten()[where]
-        slot = F.pad(where % place, (num_prefix, 0))  # P+N
+        slot = F.pad(where % place, (num_prefix, 0))  # P+N+M
         group = F.pad(group, (num_prefix, 0), value=-1)
-        both = (group[rows, None] >= 0) & (group >= 0)  # R P+N: a patch looks at a patch
+        both = (group[rows, None] >= 0) & (group >= 0)  # R P+N+M: a patch looks at a patch
         bias = self.relative(windows.size)[:, slot[rows, None], slot].masked_fill(~both, 0.0)
-        return bias.masked_fill(both & (group[rows, None] != group), -math.inf)
+        hidden = both & (group[rows, None] != group)
+        hidden[:, num_prefix + count :] |= ~both[:, num_prefix + count :]  # prefix tokens see no padding
+        return bias.masked_fill(hidden, -math.inf)
 
 
 class TableBias(Gridded):

@@ -1,0 +1,71 @@
+"""Recipes measured: a chain of them from data to test accuracy, once for each seed.
+
+python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
+
+Each recipe after the first begins with the model of the one before. The test images are looked at once, by the last.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import vitrail
+
+
+def measure(recipes: list[str], data: str, seed: int, val: float, folder: Path) -> dict[str, Any]:
+    began, start, run = time.perf_counter(), None, None
+    for recipe in recipes:
+        place = folder / f"{recipe}-{seed}"
+        run = vitrail.train(data, recipe=recipe, folder=place, start=start, val=val, seed=seed, silent=True)
+        start = place
+    if run is None:
+        raise SystemExit("name a recipe")
+    return {
+        "seed": seed,
+        "seconds": round(time.perf_counter() - began, 1),
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "validation": run.metrics["accuracy"],
+        "test": run.metrics.get("test_accuracy"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--val", type=float, default=0.02, help="share of the training images that is held out")
+    parser.add_argument("--out", type=Path, help="keep the runs here")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.out or Path(temporary)
+        rows = []
+        for seed in arguments.seeds:
+            rows.append(measure(arguments.recipes, arguments.data, seed, arguments.val, folder))
+            print(rows[-1], flush=True)
+    table = Table("seed", "seconds", "validation", "test", title=" > ".join(arguments.recipes))
+    for row in rows:
+        test = "" if row["test"] is None else f"{row['test']:.2%}"
+        table.add_row(str(row["seed"]), f"{row['seconds']:.0f}", f"{row['validation']:.2%}", test)
+    Console(width=100).print(table)
+    tests = [row["test"] for row in rows if row["test"] is not None]
+    if tests:
+        print(f"median test accuracy {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
+    if arguments.json:
+        where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        about = {"command": " ".join(sys.argv), "device": where, "torch": torch.__version__, "rows": rows}
+        arguments.json.write_text(json.dumps(about, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

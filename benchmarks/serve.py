@@ -1,0 +1,365 @@
+"""The service under load and abuse, on this machine alone: throughput, latency by offered load, fuzzing, kills, drains.
+
+python benchmarks/serve.py [--only throughput,load,fuzz,schema,kill,drain] [--uploads 10000] [--json serve.json]
+
+Throughput and load are measured with a ViT of random weights (--model) in torch, float32; clients run in this process,
+on the same cores. Offline and service take turns, so that a busy machine burdens both alike.
+"""
+
+import argparse
+import asyncio
+import collections
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import torch
+from abusive_uploads import upload
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from small_service import Load, Service, send
+
+import vitrail
+from vitrail.data.decode import decode
+from vitrail.deploy.engine import Engine, open_engine
+
+LOADS = (0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)  # times the capacity
+CLIENTS = 48
+DOCUMENTED = {200, 400, 413, 415, 422, 501, 503}
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+class Answered(NamedTuple):
+    """A request's status (0: no answer), and how long it took."""
+
+    status: int
+    seconds: float
+
+
+class Client:
+    """One connection that is kept as long as the service keeps it."""
+
+    def __init__(self, address: str) -> None:
+        self.host, port = address.removeprefix("http://").rsplit(":", 1)
+        self.port, self.reader, self.writer = int(port), None, None
+
+    async def post(self, path: str, body: bytes, content_type: str = "image/jpeg") -> Answered:
+        start = time.perf_counter()
+        try:
+            if self.writer is None:
+                self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}"
+            self.writer.write(f"{head}\r\n\r\n".encode("latin-1") + body)
+            answered = await self.reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", answered)
+            await self.reader.readexactly(int(length[1]))
+            if b"connection: close" in answered:
+                self.close()
+            return Answered(int(answered[9:12]), time.perf_counter() - start)
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return Answered(0, time.perf_counter() - start)
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.reader = self.writer = None
+
+
+async def closed_loop(address: str, picture: bytes, seconds: float) -> float:
+    """Answers a second, with so many clients that ask again as soon as they are answered."""
+    end, counted, begin = time.perf_counter() + seconds + 1.0, 0, time.perf_counter() + 1.0  # a second to fill up
+
+    async def one() -> None:
+        nonlocal counted
+        client = Client(address)
+        while time.perf_counter() < end:
+            answered = await client.post("/predict", picture)
+            now = time.perf_counter()
+            counted += answered.status == 200 and begin <= now <= end
+        client.close()
+
+    await asyncio.gather(*(one() for _ in range(CLIENTS)))
+    return counted / seconds
+
+
+async def open_loop(address: str, picture: bytes, rate: float, seconds: float) -> list[Answered]:
+    """What becomes of requests that come at a rate, whether the service keeps up or not."""
+    idle: list[Client] = []
+
+    async def one() -> Answered:
+        client = idle.pop() if idle else Client(address)
+        answered = await client.post("/predict", picture)
+        idle.append(client)
+        return answered
+
+    tasks, start = [], time.perf_counter()
+    for number in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
+        tasks.append(asyncio.create_task(one()))
+    answered = await asyncio.gather(*tasks)
+    for client in idle:
+        client.close()
+    return list(answered)
+
+
+# --- services --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(model: str, *options: str) -> Iterator[Service]:
+    command = [sys.executable, "-m", "vitrail", "serve", model, "--port", "0", *options]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            lines = [process.stdout.readline(), process.stdout.readline()]
+            if not lines[1]:
+                log.seek(0)
+                sys.exit(log.read())
+            yield Service(lines[1].split()[0], process, [])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            process.stdout.close()
+
+
+def metric(service: Service, name: str) -> float:
+    text = send(service.address, "/metrics").body.decode()
+    return float(re.search(rf"^vitrail_{name} (\S+)$", text, re.MULTILINE)[1])
+
+
+def photo(width: int = 320, height: int = 240) -> bytes:
+    """A JPEG with the size of a thumbnail's original: blobs of colour and some grain."""
+    torch.manual_seed(0)
+    blobs = torch.nn.functional.interpolate(torch.rand(1, 3, 9, 12), size=(height, width), mode="bicubic")[0]
+    pixels = (blobs * 230 + 20 * torch.rand(3, height, width)).clamp(0, 255).byte()
+    file = BytesIO()
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=88)
+    return file.getvalue()
+
+
+def offline(engine: Engine, picture: bytes, seconds: float, *, decoding: bool) -> float:
+    """Pictures a second in batches of 32: of the engine alone, or from the bytes of the files."""
+    images, done, start = torch.cat([engine.fitted([decode(picture)])] * 32), 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        if decoding:
+            images = torch.cat([engine.fitted([decode(picture)]) for _ in range(32)])
+        engine.predict(images)
+        done += 32
+    return done / (time.perf_counter() - start)
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+def throughput(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    picture, engine = photo(), open_engine(model, open_run=vitrail.open_trained)
+    rounds = []
+    with running(model) as service:
+        for _ in range(arguments.rounds):
+            alone = offline(engine, picture, arguments.seconds, decoding=False)
+            files = offline(engine, picture, arguments.seconds, decoding=True)
+            served = asyncio.run(closed_loop(service.address, picture, arguments.seconds))
+            rounds.append({"engine": alone, "files": files, "service": served})
+        batches = metric(service, "images_total") / metric(service, "batch_size_count")
+    of_engine = [each["service"] / each["engine"] for each in rounds]
+    of_files = [each["service"] / each["files"] for each in rounds]
+    middle = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    shares = {"of_engine": statistics.median(of_engine), "of_files": statistics.median(of_files)}
+    spread = {"of_engine_range": [min(of_engine), max(of_engine)], "mean_batch": batches, "jpeg_bytes": len(picture)}
+    return middle | shares | spread | {"rounds": rounds}
+
+
+def load(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    picture, rows = photo(), []
+    with running(model) as service:
+        capacity = asyncio.run(closed_loop(service.address, picture, arguments.seconds))
+        for factor in LOADS:
+            answered = asyncio.run(open_loop(service.address, picture, factor * capacity, 2 * arguments.seconds))
+            good = sorted(one.seconds for one in answered if one.status == 200)
+            statuses = collections.Counter(one.status for one in answered)
+            refused = sorted(one.seconds for one in answered if one.status == 503)
+            rows.append(
+                {
+                    "load": factor,
+                    "offered": factor * capacity,
+                    "answered": len(good) / (2 * arguments.seconds),
+                    "p50_ms": 1000 * quantile(good, 0.5),
+                    "p99_ms": 1000 * quantile(good, 0.99),
+                    "share_503": statuses[503] / len(answered),
+                    "p99_503_ms": 1000 * quantile(refused, 0.99),
+                    "other_errors": sum(count for status, count in statuses.items() if status not in (200, 503)),
+                }
+            )
+        memory = metric(service, "resident_memory_bytes")
+    return {"capacity": capacity, "rows": rows, "memory_after": memory}
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def fuzz(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    statuses: collections.Counter[tuple[str, int]] = collections.Counter()
+    marks: list[float] = []
+
+    async def some(address: str, first: int, count: int) -> None:
+        numbers = iter(range(first, first + count))
+
+        async def one() -> None:
+            client = Client(address)
+            for number in numbers:
+                sent = upload(number)
+                answered = await client.post(sent.path, sent.body, sent.content_type)
+                statuses[sent.kind, answered.status] += 1
+            client.close()
+
+        await asyncio.gather(*(one() for _ in range(8)))
+
+    with running("packaged", "--max-mb", "4") as service:
+        step = max(1, arguments.uploads // 10)
+        for first in range(0, arguments.uploads, step):
+            asyncio.run(some(service.address, first, min(step, arguments.uploads - first)))
+            time.sleep(1.2)  # memory is measured once a second
+            marks.append(metric(service, "resident_memory_bytes"))
+        starts = metric(service, "worker_starts_total")
+        alive = send(service.address, "/readyz").status
+    by_status = collections.Counter()
+    for (_, status), count in statuses.items():
+        by_status[status] += count
+    odd = {f"{kind}: {status}": count for (kind, status), count in statuses.items() if status not in DOCUMENTED}
+    return {
+        "uploads": sum(by_status.values()),
+        "statuses": {str(status): count for status, count in sorted(by_status.items())},
+        "undocumented": odd,
+        "crashes": int(starts) - 1,
+        "ready_after": alive == 200,
+        "memory_mb": [round(mark / 1e6, 1) for mark in marks],
+    }
+
+
+def schema(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    tool = Path(sys.executable).with_name("schemathesis")
+    if not tool.exists():
+        return {"skipped": "schemathesis is not installed"}
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    with running("packaged") as service:
+        command = [str(tool), "run", f"{service.address}/openapi.json", "--checks", checks, "--seed", "0"]
+        command += ["--max-examples", str(arguments.examples), "--no-color", "--workers", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        starts, alive = metric(service, "worker_starts_total"), send(service.address, "/readyz").status
+        counted = send(service.address, "/metrics").body.decode()
+    told = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    asked = sum(float(n) for n in re.findall(r"^vitrail_requests_total\S+ (\S+)$", counted, re.MULTILINE))
+    found = {"exit": done.returncode, "requests": asked, "crashes": int(starts) - 1, "ready_after": alive == 200}
+    return found | ({} if done.returncode == 0 else {"told": told[-60:]})
+
+
+def kill(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    lost, recovered, clients = [], [], 8
+    with running("packaged", "--workers", "2") as service:
+        sample = send(service.address, "/samples/0.png").body
+        for _ in range(arguments.times):
+            with Load(service.address, clients, sample) as clients_at_work:
+                time.sleep(1.0)
+                victim = service.workers()[0]
+                before = set(service.workers())
+                os.kill(victim, signal.SIGKILL)
+                start = time.perf_counter()
+                starts = metric(service, "worker_starts_total")
+                while metric(service, "worker_starts_total") == starts and time.perf_counter() - start < 60:
+                    time.sleep(0.1)
+                recovered.append(time.perf_counter() - start)
+                time.sleep(1.0)
+            counted = collections.Counter(clients_at_work.outcomes)
+            lost.append({"lost": counted.pop("lost", 0), "answered": counted.pop("200", 0)} | dict(counted))
+            assert set(service.workers()) != before
+    return {"clients": clients, "kills": lost, "seconds_to_recover": recovered}
+
+
+def drain(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    outcomes: list[dict[str, int]] = []
+    for _ in range(arguments.times):
+        with running("packaged", "--workers", "2") as service:
+            sample = send(service.address, "/samples/0.png").body
+            with Load(service.address, 16, sample) as clients_at_work:
+                time.sleep(1.5)
+                code = service.end()
+            counted = collections.Counter(clients_at_work.outcomes)
+            outcomes.append({"lost": counted["lost"], "answered": counted["200"], "503": counted["503"], "exit": code})
+    return {"clients": 16, "drains": outcomes}
+
+
+# --- how it is told --------------------------------------------------------------------------------------------------
+
+MEASURES: dict[str, Callable[[argparse.Namespace, str], dict[str, Any]]] = {
+    "throughput": throughput,
+    "load": load,
+    "fuzz": fuzz,
+    "schema": schema,
+    "kill": kill,
+    "drain": drain,
+}
+
+
+def show(name: str, result: dict[str, Any], console: Console) -> None:
+    rows = result.get("rows")
+    if rows:
+        table = Table(*rows[0], title=f"{name}; capacity {result['capacity']:.1f} pictures/s")
+        for row in rows:
+            table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+        console.print(table)
+        return
+    table = Table(name, "", show_header=True)
+    for key, value in result.items():
+        if key != "rounds":
+            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(MEASURES), help="which, by commas")
+    parser.add_argument("--model", default="vit_small_patch16", help="for throughput and load: a name, random weights")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="of offline and service in turn")
+    parser.add_argument("--uploads", type=int, default=10_000)
+    parser.add_argument("--examples", type=int, default=60, help="of schemathesis for each operation")
+    parser.add_argument("--times", type=int, default=3, help="kills and drains")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+
+    console, results = Console(width=None if sys.stdout.isatty() else 120), {}
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(0)
+        vitrail.save(vitrail.create(arguments.model, num_classes=100), Path(folder) / "model")
+        for name in arguments.only.split(","):
+            results[name] = MEASURES[name](arguments, str(Path(folder) / "model"))
+            show(name, results[name], console)
+    if arguments.json:
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "uvicorn", "h11", "pillow")}
+        about = {"command": " ".join(sys.argv), "machine": platform.processor() or platform.machine()}
+        about |= {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
+        arguments.json.write_text(json.dumps({"about": about | versions, "results": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

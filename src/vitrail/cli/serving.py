@@ -1,0 +1,148 @@
+"""The verb serve: a model as an HTTP service with a page."""
+
+import argparse
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import ConfigError, Notice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.deploy.calibration import Calibration
+    from vitrail.deploy.engine import Engine
+    from vitrail.deploy.serve_model import Served
+    from vitrail.training.trained import Trained
+
+KEY = "VITRAIL_API_KEY"
+_CALIBRATED = 2000  # pictures, spread evenly over what is there
+
+
+def add_serve(verb: argparse.ArgumentParser) -> None:
+    """The options of `vitrail serve`."""
+    verb.add_argument(
+        "model", help="an artefact of `vitrail export`, a folder of them, a run, a checkpoint, or `packaged`"
+    )
+    verb.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1: this machine alone)")
+    verb.add_argument("--port", type=int, default=8080, help="default 8080; 0 for any that is free")
+    verb.add_argument("--workers", type=int, default=1, help="processes, each with the model (default 1)")
+    verb.add_argument("--threads", type=int, help="of each worker's engine (default: the cores, shared out)")
+    verb.add_argument("--explain", metavar="RUN", help="the run or checkpoint behind an artefact, for explanations")
+    verb.add_argument("--calibrate", metavar="DATA", help="labelled pictures to fit the confidence to")
+    verb.add_argument("--max-batch", metavar="N", type=int, help="pictures computed together (default 32)")
+    verb.add_argument("--batch-wait", metavar="MS", type=float, help="the longest wait for company (default 5)")
+    verb.add_argument("--max-delay", metavar="MS", type=float, help="a longer queue answers 503 (default 2000)")
+    verb.add_argument("--max-mb", metavar="MB", type=float, help="of one request (default 16)")
+    verb.add_argument("--max-pixels", metavar="N", type=int, help="of one picture (default 25,000,000)")
+    verb.add_argument("--timeout", metavar="S", type=float, help="for one request (default 15)")
+    verb.add_argument("--api-key-file", metavar="FILE", type=Path, help=f"a file with the key to ask for; or set {KEY}")
+    verb.add_argument("--tls-certificate", metavar="PEM", help="serve https; with --tls-key")
+    verb.add_argument("--tls-key", metavar="PEM")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serves until SIGTERM or Ctrl-C; SIGHUP swaps the model."""
+    from vitrail.deploy.serve import serve as start  # noqa: PLC0415
+    from vitrail.deploy.serve_config import LOOPBACK, ServeConfig  # noqa: PLC0415
+
+    asked = {
+        "max_batch": options.max_batch,
+        "batch_wait": None if options.batch_wait is None else options.batch_wait / 1000,
+        "max_delay": None if options.max_delay is None else options.max_delay / 1000,
+        "max_bytes": None if options.max_mb is None else int(options.max_mb * (1 << 20)),
+        "max_pixels": options.max_pixels,
+        "timeout": options.timeout,
+        "api_key": _key(options.api_key_file),
+        "certificate": options.tls_certificate,
+        "private_key": options.tls_key,
+    }
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    config = ServeConfig(host=options.host, port=options.port, workers=options.workers, **given)
+    if config.host not in LOOPBACK and config.api_key is None:
+        warnings.warn(
+            f"anyone who reaches {config.host} may use this service: there is no API key", Notice, stacklevel=1
+        )
+    threads = options.threads or max(1, (os.cpu_count() or 1) // config.workers)
+    opening = Opening(model=options.model, explain=options.explain, calibrate=options.calibrate, threads=threads)
+
+    def ready(address: str, about: str) -> None:
+        print(f"{about}\n{address} (Ctrl-C ends it)")  # noqa: T201
+        sys.stdout.flush()
+
+    start(opening, config, on_ready=ready)
+
+
+def _key(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(KEY)
+    if not (key := file.read_text(encoding="utf-8").strip()):
+        raise ConfigError(f"{file} is empty; it should hold the API key")
+    return key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """How a worker opens the model: engine, explanations, calibration; called again when the model is swapped."""
+
+    model: str
+    explain: str | None = None
+    calibrate: str | None = None
+    threads: int | None = None
+
+    def __call__(self) -> "Served":
+        """All of it, ready for use."""
+        import torch  # noqa: PLC0415
+
+        from vitrail.deploy.calibration import Calibration  # noqa: PLC0415
+        from vitrail.deploy.engine import is_artefact, open_engine  # noqa: PLC0415
+        from vitrail.deploy.serve_model import Served  # noqa: PLC0415
+        from vitrail.training.trained import open_trained  # noqa: PLC0415
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        engine = open_engine(self.model, open_run=open_trained, threads=self.threads)
+        calibration = Calibration() if self.calibrate is None else calibrated(engine, self.calibrate)
+        source = self.explain or (None if is_artefact(self.model) else self.model)
+        # A second copy of the weights: an explanation hooks into its model while the engine computes.
+        explainer = None if source is None else SaliencyExplainer(open_trained(source))
+        if explainer is not None and explainer.trained.task.classes != engine.labels:
+            raise ConfigError(f"{source} cannot explain {self.model}: their classes are not the same")
+        return Served(engine=engine, calibration=calibration, explainer=explainer)
+
+
+class SaliencyExplainer:
+    """The methods of `vitrail explain`, for one picture at a time."""
+
+    def __init__(self, trained: "Trained") -> None:
+        from vitrail.explain.saliency import methods  # noqa: PLC0415
+
+        self.trained = trained
+        self.methods = tuple(methods(trained.task.backbone))
+
+    def __call__(self, image: "Tensor", method: str, target: int) -> "Tensor":
+        """Uint8 C H W -> float32 H W."""
+        from vitrail.explain.saliency import saliency  # noqa: PLC0415
+
+        return saliency(self.trained.task.backbone, self.trained.prepare(image[None]), method, target)[0].detach()
+
+
+def calibrated(engine: "Engine", data: str) -> "Calibration":
+    """The engine's confidence, fitted to labelled pictures."""
+    import torch  # noqa: PLC0415
+
+    from vitrail.data.source import open_whole  # noqa: PLC0415
+    from vitrail.deploy.calibration import calibrate  # noqa: PLC0415
+
+    if engine.card.multi_label:
+        raise ConfigError("--calibrate fits one class a picture; this model gives several labels")
+    pictures = open_whole(data, classes=engine.labels, multi_label=False)
+    step = max(1, -(-len(pictures) // _CALIBRATED))
+    chosen = list(range(0, len(pictures), step))
+    logits = [
+        engine.predict([pictures.read(number) for number in chosen[at : at + 32]]) for at in range(0, len(chosen), 32)
+    ]
+    return calibrate(torch.cat(logits), pictures.labels[chosen])

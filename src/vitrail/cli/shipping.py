@@ -1,0 +1,188 @@
+"""The verbs that take a model out of the house: export, bench; and predictions by what was exported."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.cli.options import busy, show_report
+from vitrail.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitrail.deploy.engine import Engine
+    from vitrail.tasks.predict import Prediction
+
+
+def add_export(verb: argparse.ArgumentParser) -> None:
+    """The options of `export`."""
+    verb.add_argument("run", help="a run's folder, any checkpoint that `vitrail info` reads, or `packaged`")
+    verb.add_argument("--to", default="onnx", help="some of torch, onnx, openvino, separated by commas (default onnx)")
+    verb.add_argument("--out", metavar="FOLDER", type=Path, default=Path("dist"), help="default dist/")
+    verb.add_argument("--int8", metavar="IMAGES", help="also in int8, calibrated and judged on these pictures")
+    verb.add_argument("--images", metavar="IMAGES", help="pictures for the certificate (default: the run's own data)")
+    verb.add_argument("--count", type=int, default=200, help="how many of them (default 200)")
+    verb.add_argument("--rounds", type=int, default=5, help="rounds of timing in the certificate (default 5)")
+    verb.add_argument("--licence", help="the licence of the weights, which the artefacts state")
+    verb.add_argument("--force", action="store_true", help="write what is outside tolerance, too")
+
+
+def add_bench(verb: argparse.ArgumentParser) -> None:
+    """The options of `bench`."""
+    verb.add_argument("what", nargs="+", help="artefacts, folders of them, runs, checkpoints; ratios are to the last")
+    verb.add_argument("--batches", default="1,16", help="sizes of batches, separated by commas (default 1,16)")
+    verb.add_argument(
+        "--threads", default="", help="numbers of threads to try, separated by commas (default: all cores)"
+    )
+    verb.add_argument("--rounds", type=int, default=9, help="rounds in which all take turns (default 9)")
+    verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    verb.add_argument("--html", metavar="FILE", type=Path, help="also write one self-contained HTML page")
+
+
+def export(options: argparse.Namespace) -> None:
+    """Writes artefacts of a run with a certificate."""
+    from vitrail.deploy.certificate import CertifyConfig  # noqa: PLC0415
+    from vitrail.deploy.ship import TARGETS, ShipConfig, ship  # noqa: PLC0415
+    from vitrail.errors import nearest  # noqa: PLC0415
+    from vitrail.training.trained import open_trained  # noqa: PLC0415
+
+    targets = tuple(dict.fromkeys(word.strip() for word in options.to.split(",") if word.strip()))
+    if wrong := [word for word in targets if word not in TARGETS]:
+        raise ConfigError(f"there is nothing to export to that is called {wrong[0]!r}; {nearest(wrong[0], TARGETS)}")
+    opened = open_trained(options.run)
+    run = _run_file(options.run)
+    source = options.int8 or options.images or run.get("source")
+    if source is None:
+        raise ConfigError(f"{options.run} does not say what it was trained on; name pictures: --images photos/")
+    with busy(f"reading {source}"):
+        images = read_pictures(str(source), options.count)
+    certify = CertifyConfig(images=options.count, rounds=options.rounds)
+    config = ShipConfig(targets=targets, int8=options.int8 is not None, force=options.force, certify=certify)
+    with busy(f"exporting {options.run} to {', '.join(targets)}"):
+        shipped = ship(opened, images, options.out, config, licence=options.licence, recipe=run.get("recipe"))
+    shipped.report.print()
+    for file in shipped.files:
+        print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")  # noqa: T201
+    print(f"certificate: {options.out / 'certificate.html'}")  # noqa: T201
+    if shipped.refused:
+        name, why = next(iter(shipped.refused.items()))
+        raise DataError(f"{len(shipped.refused)} not written; {name}: {why} (--force writes it all the same)")
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Measures artefacts and runs side by side, and remembers which of a folder's is the fastest."""
+    from vitrail.deploy.bench import BenchConfig, artefacts_in, open_artefacts, remember  # noqa: PLC0415
+    from vitrail.deploy.bench import bench as measure  # noqa: PLC0415
+    from vitrail.deploy.engine import ARTEFACTS, TorchEngine  # noqa: PLC0415
+    from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
+
+    threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches, "--batches")
+    engines: dict[str, Engine] = {}
+    folders = []
+    for what in options.what:
+        path = Path(what)
+        inside = artefacts_in(path) if path.is_dir() else [path] if path.suffix in ARTEFACTS else []
+        if inside:
+            engines |= open_artefacts(inside, threads)
+            folders += [path] if path.is_dir() else []
+        elif names_model(what):
+            engines[what] = TorchEngine(what, open_trained(what))
+        else:
+            raise ConfigError(f"{what} is no artefact, no folder of artefacts, and no run")
+    base = list(engines)[-1]
+    ordered = {base: engines[base], **engines}
+    pixels = _noise(engines[base])
+    with busy(f"measuring {len(engines)} in turns"):
+        config = BenchConfig(batches=batches, rounds=options.rounds, threads=threads)
+        found = measure(ordered, pixels, config)
+    show_report(found.report(), options)
+    for folder in folders:
+        remember(found, folder)
+
+
+def answers(engine: "Engine", paths: Sequence[str | Path], *, top: int) -> "Iterator[Prediction]":
+    """What an engine says of files and of all below folders."""
+    from vitrail.tasks.predict import answer_files  # noqa: PLC0415
+
+    def ask(images: "Tensor") -> "tuple[Tensor, Tensor]":
+        probabilities = engine.probabilities(engine.predict(images))
+        return probabilities, engine.chosen(probabilities)
+
+    card = engine.card
+    return answer_files(ask, paths, classes=card.labels, image_size=card.image_size, channels=card.channels, top=top)
+
+
+def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[str | Path]) -> None:
+    """Predictions for very many files, into a table that an interrupted command takes up again."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import track  # noqa: PLC0415
+
+    from vitrail.deploy.bulk import bulk  # noqa: PLC0415
+    from vitrail.tasks.predict import image_files  # noqa: PLC0415
+
+    console = Console(stderr=True)
+
+    def answer(left: Sequence[Path]) -> "Iterator[Prediction]":
+        found = answers(engine, left, top=options.top)
+        hidden = not console.is_terminal
+        yield from track(found, "predicting", total=len(left), console=console, transient=True, disable=hidden)
+
+    done = bulk(image_files(paths), options.out, answer)
+    print(f"wrote {options.out}: {done.rows:,} rows, {done.fresh:,} of them new")  # noqa: T201
+    if done.broken:
+        raise DataError(f"{done.broken} of {done.rows} pictures could not be read; the column `error` says why")
+
+
+def read_pictures(source: str, count: int) -> "list[Tensor]":
+    """Up to `count` pictures uint8 C H W, spread evenly over a folder, files, or data that `train` takes."""
+    from vitrail.data.decode import decode  # noqa: PLC0415
+    from vitrail.data.source import open_whole  # noqa: PLC0415
+    from vitrail.errors import BrokenImage  # noqa: PLC0415
+    from vitrail.tasks.predict import image_files  # noqa: PLC0415
+
+    if not Path(source).is_dir():
+        data = open_whole(source)
+        return [data.read(index) for index in _spread(len(data), count)]
+    files = [path for path in image_files(source) if path.is_file()]
+    found = []
+    for index in _spread(len(files), count):
+        try:
+            found.append(decode(files[index].read_bytes(), name=str(files[index])))
+        except BrokenImage:
+            continue  # a folder of photographs may hold some; what is left decides
+    if not found:
+        raise DataError(f"{source} has no pictures that can be read")
+    return found
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """So many numbers below a total, at even distances."""
+    return [index * total // min(count, total) for index in range(min(count, total))]
+
+
+def _run_file(source: str) -> dict[str, Any]:
+    """What a run says of itself; nothing where the source is a checkpoint alone."""
+    from vitrail.packaged import NAME, find_packaged  # noqa: PLC0415
+
+    file = (find_packaged() if source == NAME else Path(source)) / "run.json"
+    if not file.is_file():
+        return {}
+    told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return told
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is no list of whole numbers such as 1,16") from error
+
+
+def _noise(engine: "Engine") -> Any:
+    """Images of the model's size: speed does not depend on what they show."""
+    import numpy as np  # noqa: PLC0415
+
+    shape = (16, *engine.image_size, engine.card.channels)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)

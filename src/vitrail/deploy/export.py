@@ -1,0 +1,86 @@
+"""A model as a file that needs no vitrail: torch.export (.pt2), ONNX, OpenVINO IR; preprocessing inside.
+
+Batch, height, width and channels of the images are free in every one of them; the model inside works at its own size.
+"""
+
+import contextlib
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vitrail.deploy.card import KEY, Card
+from vitrail.deploy.engine import needs, quiet
+from vitrail.deploy.servable import Servable
+from vitrail.errors import Unsupported
+
+OPSET = 20
+MAX_BATCH, MAX_SIDE = 65_536, 65_536
+
+
+def to_program(module: Servable) -> torch.export.ExportedProgram:
+    """The graph of a model and its preprocessing; Unsupported says why a model has none."""
+    height, width = module.pixels.image_size
+    # One image that is larger than the model's and one dimension of each size: equal ones would be tied together.
+    images = torch.zeros(2, height + 5, width + 9, 3, dtype=torch.uint8)
+    free = torch.export.Dim
+    dims = {0: free("batch", min=1, max=MAX_BATCH), 3: free("channels", min=1, max=4)}
+    dims |= {1: free("height", min=1, max=MAX_SIDE), 2: free("width", min=1, max=MAX_SIDE)}
+    try:
+        with quiet(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            program = torch.export.export(module, (images,), dynamic_shapes={"images": dims}, strict=False)
+    except Exception as error:  # what a graph cannot hold fails in more ways than one can name
+        name = type(module.model).__name__
+        raise Unsupported(f"{name} cannot be exported by torch.export: {_reason(error)}") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of the machine that exported are nobody's business
+    return program
+
+
+def write_torch(program: torch.export.ExportedProgram, card: Card, path: Path) -> Path:
+    """A .pt2 that `torch.export.load` opens, with the card among its extra files."""
+    with quiet():
+        torch.export.save(program, path, extra_files={KEY: card.to_json()})
+    return path
+
+
+def write_onnx(program: torch.export.ExportedProgram, card: Card, path: Path) -> Path:
+    """An .onnx of opset 20 with the card in its metadata; Unsupported names what ONNX lacks."""
+    needs("onnx")
+    needs("onnxscript")
+    try:
+        with quiet(), contextlib.redirect_stdout(io.StringIO()), sdpa_kernel(SDPBackend.MATH):
+            made: Any = torch.onnx.export(
+                program, (), dynamo=True, opset_version=OPSET, input_names=["images"],
+                output_names=["logits", "probabilities"], verbose=False,
+            )  # fmt: skip
+            made.model.metadata_props[KEY] = replace(card, opset=OPSET).to_json()
+            made.model.producer_name, made.model.producer_version = "vitrail", card.version
+            made.save(path)
+    except Exception as error:  # the exporter's errors have no common base
+        raise Unsupported(f"the model's graph cannot be written as ONNX: {_reason(error)}") from error
+    return path
+
+
+def write_openvino(onnx: Path, card: Card, path: Path) -> Path:
+    """An OpenVINO IR (.xml, and .bin beside it) of an .onnx, with the card in its runtime information."""
+    openvino = needs("openvino")
+    try:
+        model = openvino.convert_model(onnx)
+    except Exception as error:
+        raise Unsupported(f"OpenVINO cannot convert the model: {_reason(error)}") from error
+    model.set_rt_info(card.to_json(), KEY)
+    openvino.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
+def _reason(error: Exception) -> str:
+    """The first line that says something, of errors that come with pages of advice."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return lines[0] if lines else type(cause).__name__

@@ -1,0 +1,282 @@
+"""int8: per-channel weights, activations calibrated on real images, and floating point where int8 does harm.
+
+Every product with stored weights (`MatMul`) of an .onnx becomes a candidate; convolutions, norms, attention's own
+products and the head stay as they are. Layers are ranked by how much int8 changes what they give; as long as the whole
+model loses more than half a point of top-1 agreement, the worst go back to floating point, and the report names them.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.config import Config, Count, Rate
+from vitrail.deploy.card import KEY, Card
+from vitrail.deploy.certificate import CLOSE, differences, file_bytes, in_batches
+from vitrail.deploy.engine import Array, OnnxEngine, needs
+from vitrail.errors import DataError, Unsupported
+from vitrail.report import Facts, Section, Table, Text, Unit, Value
+
+_LEVELS, _ROWS = 255, 256  # of an activation; rows of it that are kept to measure by
+_TAILS = (0.0, 1e-5, 1e-4, 1e-3)  # shares that a range may leave out at each end
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_LEGEND = (
+    "Error: what int8 changes in a layer's output, relative to it. Outside: activations of other images beyond the "
+    "range that calibration found."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantiseConfig(Config):
+    """How many images calibrate, how many at a time, and the agreement with float32 that must be kept.
+
+    Images that are not needed for calibration judge the result; half of them where there are few.
+    """
+
+    calibrate: Count = 64
+    batch: Count = 4
+    agreement: Rate = 1 - CLOSE / 100
+    step: Rate = 0.1  # share of the layers that go back to floating point at a time
+
+
+class Layer(NamedTuple):
+    """A product with stored weights: its node in the graph, the input's name, and weights K N."""
+
+    name: str
+    node: str
+    input: str
+    weights: Array
+
+
+@dataclass
+class Range:
+    """What an activation reaches from and to, how much of other images lies outside, and rows of it R K."""
+
+    low: float
+    high: float
+    outside: float
+    rows: Array
+
+    @property
+    def scale(self) -> float:
+        """The width of one of 256 levels."""
+        return max((self.high - self.low) / _LEVELS, 1e-12)
+
+    @property
+    def zero(self) -> int:
+        """The level that stands for 0."""
+        return int(np.clip(round(-self.low / self.scale), 0, _LEVELS))
+
+    def rounded(self, values: Array) -> Array:
+        """Values as int8 would have them."""
+        levels = np.clip(np.round(values / self.scale) + self.zero, 0, _LEVELS)
+        return (levels - self.zero) * self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised:
+    """What became of a model: which layers stayed in floating point, and what it costs and gains."""
+
+    path: Path
+    kept: tuple[str, ...]
+    errors: Mapping[str, float]  # of each layer's output, relative
+    outside: Mapping[str, float]
+    agreement: float
+    cosine: float
+    judged: int
+    bytes: tuple[int, int]  # before and after
+    enough: bool
+
+    def sections(self) -> tuple[Section, ...]:
+        """For the certificate: the facts, the layers by sensitivity, and a sentence where int8 did harm."""
+        most = "activations outside the calibrated range, most of any layer"
+        facts: dict[str, Value] = {
+            "layers in int8": len(self.errors) - len(self.kept),
+            "layers kept in floating point": len(self.kept),
+            "top-1 agreement with float32": self.agreement,
+            "images that judged it": self.judged,
+            "least cosine": round(self.cosine, 6),
+            "float32": self.bytes[0],
+            "int8": self.bytes[1],
+            most: max(self.outside.values(), default=0.0),
+        }
+        units: dict[str, Unit] = {"top-1 agreement with float32": "share", most: "share"}
+        units |= {"float32": "bytes", "int8": "bytes"}
+        rows: list[dict[str, Value]] = [
+            {"layer": name, "error": error, "outside": self.outside[name], "runs in": self.precision(name)}
+            for name, error in sorted(self.errors.items(), key=lambda pair: -pair[1])
+        ]
+        columns: dict[str, Unit] = {"layer": "", "error": "share", "outside": "share", "runs in": ""}
+        told = "All layers run in int8." if not self.kept else f"Kept in floating point: {', '.join(self.kept)}."
+        if not self.enough:
+            told = f"int8 loses more than {CLOSE} points whatever is kept in floating point. {told}"
+        return (
+            Facts("int8", facts, units),
+            Text("What int8 does to the layers", f"{told} {_LEGEND}"),
+            Table("Layers by sensitivity", columns, rows),
+        )
+
+    def precision(self, layer: str) -> str:
+        """What a layer runs in."""
+        return "float32" if layer in self.kept else "int8"
+
+
+def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig | None = None) -> Quantised:
+    """Writes the int8 form of a float32 .onnx, calibrated and judged on real images uint8 B H W C."""
+    config = config or QuantiseConfig()
+    if len(pixels) < 2:
+        raise DataError(f"int8 needs images to calibrate on and others to be judged on; there are {len(pixels)}")
+    count = min(config.calibrate, len(pixels) // 2)
+    seen, unseen = pixels[:count], pixels[count:]
+    model = needs("onnx").load(source)
+    layers = find_layers(model)
+    if not layers:
+        raise Unsupported(f"{source.name} has no products with stored weights, so there is nothing for int8 to do")
+    ranges = calibrate(model, layers, seen, unseen, batch=config.batch)
+    errors = {layer.name: sensitivity(layer, ranges[layer.input]) for layer in layers}
+    worst = sorted(errors, key=lambda name: -errors[name])
+    engine = OnnxEngine(source)
+    expected = in_batches(engine, unseen, config.batch)
+    kept, step = 0, max(1, round(config.step * len(layers)))
+    while True:
+        chosen = [layer for layer in layers if layer.name not in worst[:kept]]
+        card = replace(engine.card, precision="int8", kept=tuple(worst[:kept]))
+        write(model, chosen, ranges, card, target)
+        _, cosine, agreement = differences(expected, in_batches(OnnxEngine(target), unseen, config.batch))
+        if agreement >= config.agreement or kept >= len(layers):
+            break
+        kept = min(kept + step, len(layers))
+    return Quantised(
+        path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, judged=len(unseen), agreement=agreement,
+        outside={layer.name: ranges[layer.input].outside for layer in layers}, enough=agreement >= config.agreement,
+        bytes=(file_bytes(source), file_bytes(target)),
+    )  # fmt: skip
+
+
+def find_layers(model: Any) -> list[Layer]:
+    """The products with stored weights K N, by the names that the layers have in the model."""
+    numpy_helper = needs("onnx.numpy_helper")
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    found: list[Layer] = []
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and node.input[1] in stored and len(stored[node.input[1]].dims) == 2:
+            weights = numpy_helper.to_array(stored[node.input[1]])
+            found.append(Layer(_layer_name(node), node.name, node.input[0], weights))
+    return found
+
+
+def calibrate(model: Any, layers: Sequence[Layer], seen: Array, unseen: Array, *, batch: int) -> dict[str, Range]:
+    """The range of each layer's input: of a few ways to cut its tails, the one that rounds it with the least error."""
+    names = list(dict.fromkeys(layer.input for layer in layers))
+    session = _with_outputs(model, names)
+    kept: dict[str, list[Array]] = {name: [] for name in names}
+    ends: dict[str, list[Array]] = {name: [] for name in names}
+    draw = np.random.default_rng(0)
+    for start in range(0, len(seen), batch):
+        for name, values in zip(names, session.run(names, {"images": seen[start : start + batch]}), strict=True):
+            rows = values.reshape(-1, values.shape[-1])  # B ... K -> R K
+            ends[name].append(np.array([np.quantile(rows, [tail, 1 - tail]) for tail in _TAILS]))  # T 2
+            share = max(1, _ROWS * batch // len(seen))
+            kept[name].append(rows[draw.choice(len(rows), min(len(rows), share), replace=False)])
+    ranges = {name: _best_range(np.concatenate(kept[name]), np.array(ends[name])) for name in names}
+    for name, values in zip(names, session.run(names, {"images": unseen[:batch]}), strict=True):
+        ranges[name].outside = float(((values < ranges[name].low) | (values > ranges[name].high)).mean())
+    return ranges
+
+
+def _best_range(rows: Array, ends: Array) -> Range:
+    """Of the ends of each tail over all batches, I T 2, those that round the rows R K best."""
+    found = []
+    for place in range(ends.shape[1]):
+        low, high = float(ends[:, place, 0].min()), float(ends[:, place, 1].max())
+        candidate = Range(min(low, 0.0), max(high, 0.0), 0.0, rows)
+        found.append((float(np.square(candidate.rounded(rows) - rows).mean()), place, candidate))
+    return min(found)[2]
+
+
+def sensitivity(layer: Layer, span: Range) -> float:
+    """How much int8 changes what the layer gives: the norm of the difference over the norm."""
+    exact = span.rows @ layer.weights  # R N
+    levels, scale = _int8(layer.weights)
+    changed = span.rounded(span.rows) @ (levels * scale)
+    return float(np.linalg.norm(changed - exact)) / max(float(np.linalg.norm(exact)), 1e-12)
+
+
+def write(model: Any, layers: Sequence[Layer], ranges: Mapping[str, Range], card: Card, target: Path) -> None:
+    """The model with the layers in int8, as pairs of QuantizeLinear and DequantizeLinear, which all runtimes know."""
+    onnx = needs("onnx")
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    nodes = {node.name: node for node in made.graph.node}
+    extra: dict[str, list[Any]] = {}  # first node that needs them -> nodes that come before it
+    done: set[str] = set()
+    for layer in layers:
+        node, fresh = nodes[layer.node], []
+        if layer.input not in done:
+            done.add(layer.input)
+            fresh += _rounding(onnx, made.graph, layer.input, ranges[layer.input])
+        fresh.append(_stored(onnx, made.graph, layer))
+        node.input[0], node.input[1] = f"{layer.input}.rounded", f"{layer.node}.weights"
+        extra[layer.node] = fresh
+    ordered = [item for node in made.graph.node for item in (*extra.get(node.name, ()), node)]
+    del made.graph.node[:]
+    made.graph.node.extend(ordered)
+    used = {name for node in ordered for name in node.input}
+    left = [tensor for tensor in made.graph.initializer if tensor.name in used]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(left)
+    for entry in made.metadata_props:
+        entry.value = card.to_json() if entry.key == KEY else entry.value
+    onnx.save(made, target)
+
+
+def _rounding(onnx: Any, graph: Any, name: str, span: Range) -> list[Any]:
+    """An activation through 256 levels."""
+    array = onnx.numpy_helper.from_array
+    graph.initializer.append(array(np.float32(span.scale), f"{name}.scale"))
+    graph.initializer.append(array(np.uint8(span.zero), f"{name}.zero"))
+    with_levels = [f"{name}.scale", f"{name}.zero"]
+    make = onnx.helper.make_node
+    return [
+        make("QuantizeLinear", [name, *with_levels], [f"{name}.levels"], name=f"{name}.quantise"),
+        make("DequantizeLinear", [f"{name}.levels", *with_levels], [f"{name}.rounded"], name=f"{name}.dequantise"),
+    ]
+
+
+def _stored(onnx: Any, graph: Any, layer: Layer) -> Any:
+    """Weights K N as int8 with one scale a column."""
+    levels, scale = _int8(layer.weights)
+    names = [f"{layer.node}.{part}" for part in ("int8", "scale", "zero")]
+    for name, values in zip(names, (levels, scale, np.zeros(len(scale), np.int8)), strict=True):
+        graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return onnx.helper.make_node(
+        "DequantizeLinear", names, [f"{layer.node}.weights"], name=f"{layer.node}.read", axis=1
+    )
+
+
+def _int8(weights: Array) -> tuple[Array, Array]:
+    """Weights K N -> levels K N and a scale a column N, symmetric."""
+    scale = np.maximum(np.abs(weights).max(axis=0), 1e-12).astype(np.float32) / 127
+    return np.clip(np.round(weights / scale), -127, 127).astype(np.int8), scale
+
+
+def _layer_name(node: Any) -> str:
+    """The layer that a node was made from, such as blocks.0.mlp.fc1."""
+    told = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
+    scopes = [scope for scope in ast.literal_eval(told)[:-1] if scope]
+    return f"{scopes[-1].removeprefix('model.')}" if scopes else node.name
+
+
+def _with_outputs(model: Any, names: Sequence[str]) -> Any:
+    """A session that answers with the tensors of these names too."""
+    onnx, runtime = needs("onnx"), needs("onnxruntime")
+    wider = onnx.ModelProto()
+    wider.CopyFrom(model)
+    known = {value.name for value in wider.graph.output}
+    wider.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in known)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    return runtime.InferenceSession(wider.SerializeToString(), options, providers=["CPUExecutionProvider"])

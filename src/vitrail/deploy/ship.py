@@ -1,0 +1,114 @@
+"""From a run to a folder of artefacts, each with its proof: `vitrail export`."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vitrail.config import Config
+from vitrail.deploy.card import Card, Opened
+from vitrail.deploy.certificate import Certificate, CertifyConfig, at_size, certify
+from vitrail.deploy.engine import Engine, TorchEngine, open_engine
+from vitrail.deploy.export import to_program, write_onnx, write_openvino, write_torch
+from vitrail.deploy.quantise import QuantiseConfig, Quantised, quantise
+from vitrail.errors import ConfigError, Unsupported
+from vitrail.report import Report, Section, Text
+
+Target = Literal["torch", "onnx", "openvino"]
+TARGETS: tuple[Target, ...] = ("torch", "onnx", "openvino")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShipConfig(Config):
+    """Which artefacts, whether in int8 too, and what goes into them; `force` writes those outside tolerance as well."""
+
+    targets: tuple[Target, ...] = TARGETS
+    int8: bool = False
+    force: bool = False
+    certify: CertifyConfig = CertifyConfig()
+    quantise: QuantiseConfig = QuantiseConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipped:
+    """The artefacts that were written, why others were not, and the certificate as a report."""
+
+    files: tuple[Path, ...]
+    refused: Mapping[str, str]
+    report: Report
+
+
+def ship(
+    opened: Opened, images: Sequence[Tensor], out: Path, config: ShipConfig, *, licence: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+) -> Shipped:  # fmt: skip
+    """Exports a run, proves each artefact on real images uint8 C H W, and writes those that pass into a folder."""
+    if not config.targets:
+        raise ConfigError(f"nothing to export to; name some of {', '.join(TARGETS)}")
+    out.mkdir(parents=True, exist_ok=True)
+    reference = TorchEngine("eager", opened)
+    card = Card.of(opened, licence=licence, recipe=recipe)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
+        work = Path(folder)
+        made, refused, quantised = _make(reference, card, images, work, config)
+        engines: dict[str, Engine] = {path.name: open_engine(path) for path in made}
+        certificate = certify(reference, engines, images, config.certify)
+        del engines  # files are moved below
+        passed = [path for path in made if config.force or not certificate.faults(path.name)]
+        refused |= {path.name: certificate.faults(path.name)[0] for path in made if path not in passed}
+        files = tuple(_moved(path, out) for path in passed)
+    report = certificate.write(out, _more(quantised, refused, forced=_forced(certificate, passed)))
+    return Shipped(files=files, refused=refused, report=report)
+
+
+def _make(
+    reference: TorchEngine, card: Card, images: Sequence[Tensor], work: Path, config: ShipConfig
+) -> tuple[list[Path], dict[str, str], Quantised | None]:
+    """The artefacts asked for, in a working folder; those that cannot be made, with the reason."""
+    made: list[Path] = []
+    refused: dict[str, str] = {}
+    program = to_program(reference.module)
+    wanted = config.targets
+    if "torch" in wanted:
+        made.append(write_torch(program, card, work / "model.pt2"))
+    if not config.int8 and "onnx" not in wanted and "openvino" not in wanted:
+        return made, refused, None
+    plain = write_onnx(program, card, work / "model.onnx")
+    quantised = None
+    if config.int8:
+        pixels = at_size(images, reference.image_size, reference)
+        try:
+            quantised = quantise(plain, work / "model.int8.onnx", pixels, config.quantise)
+        except Unsupported as error:
+            refused["model.int8"] = str(error)
+    sources = [plain] if quantised is None else [plain, quantised.path]
+    for source in sources:
+        if "onnx" in wanted:
+            made.append(source)
+        if "openvino" in wanted:
+            made.append(write_openvino(source, open_engine(source).card, source.with_suffix(".xml")))
+    return made, refused, quantised
+
+
+def _moved(path: Path, out: Path) -> Path:
+    """An artefact and what stands beside it, in the place where it stays."""
+    for beside in (".bin", ".onnx.data"):
+        if path.with_suffix(beside).is_file() and path.suffix != ".pt2":
+            path.with_suffix(beside).replace(out / path.with_suffix(beside).name)
+    return path.replace(out / path.name)
+
+
+def _forced(certificate: Certificate, passed: Sequence[Path]) -> list[str]:
+    return [f"{path.name} ({faults[0]})" for path in passed if (faults := certificate.faults(path.name))]
+
+
+def _more(quantised: Quantised | None, refused: Mapping[str, str], *, forced: Sequence[str]) -> tuple[Section, ...]:
+    told: list[Section] = []
+    if refused:
+        told.append(Text("Not written", "; ".join(f"{name}: {why}" for name, why in refused.items()) + "."))
+    if forced:
+        told.append(Text("Written by force", "; ".join(forced) + "."))
+    return (*told, *(() if quantised is None else quantised.sections()))

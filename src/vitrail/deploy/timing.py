@@ -1,0 +1,65 @@
+"""Who is faster, measured in turns, so that a busy machine is busy for all; ratios with their spread."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+
+class Spread(NamedTuple):
+    """A median, and the range of the middle half."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        """The spread of some measurements."""
+        if len(values) < 2:
+            return cls(values[0], values[0], values[0])
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds that each took in each round; all are called twice before, and every round begins with another."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+        run()
+    names = list(runs)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            start = time.perf_counter()
+            runs[name]()
+            taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, Spread]:
+    """How many times faster than the base each was, round by round."""
+    return {
+        name: Spread.of([ours / theirs for ours, theirs in zip(taken[base], times, strict=True)])
+        for name, times in taken.items()
+    }
+
+
+def machine() -> str:
+    """Processor, cores and versions, which go with every number."""
+    name = platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123  (a pseudo file, read line by line)
+            name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
+    except OSError:  # not Linux
+        name = platform.processor() or name
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores, {torch.get_num_threads()} threads; torch {torch.__version__}"

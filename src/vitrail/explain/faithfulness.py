@@ -1,0 +1,157 @@
+"""Whether a saliency map is true: what the model says as pixels go and come, beside maps that know nothing of it.
+
+report = faithfulness(model, images, saliency(model, images))
+report = faithfulness(model, images, {"relevance": first, "rollout": second}, masks=masks)
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError, InputError
+from vitrail.explain.method import Target, classes, evaluating
+from vitrail.explain.randomisation import randomisation
+from vitrail.explain.removal import Baseline, area, curve
+from vitrail.explain.saliency import method_of, saliency
+from vitrail.explain.subject import subject
+from vitrail.models.backbone import Backbone
+from vitrail.report import Report, Section, Table, Text, Unit, Value
+
+TOGETHER = 256  # images in one forward pass
+_NOTES = (
+    "Pixels go, or come, from the most important on, in {steps} steps, and the probability of the class is drawn over "
+    "the share of pixels: deletion begins with the image and ends with {deletion}, insertion begins with {insertion} "
+    "and ends with the image. The area under the curve is small for deletion and large for insertion where a map is "
+    "true. Numbers are medians over {count} images, with the quartiles; `random` has noise for a map, `centre` the "
+    "nearness to the middle."
+)
+_RANDOMISATION = (
+    "Part after part of the model, from the head down, has its parameters shuffled, and the maps are computed anew. "
+    "Spearman's rank correlation with the first maps falls towards 0 where a method shows what the model has learned."
+)
+_BASELINES = {"mean": "its mean colour", "blur": "the blurred image"}
+
+
+class Areas(NamedTuple):
+    """How true the maps of some images are."""
+
+    deletion: Tensor  # B, the less the better
+    insertion: Tensor  # B, the more the better
+
+
+def areas(
+    model: nn.Module,
+    images: Tensor,
+    maps: Tensor,
+    target: Target = None,
+    *,
+    steps: int = 32,
+    deletion: Baseline = "mean",
+    insertion: Baseline = "blur",
+) -> Areas:
+    """The areas under the curves of deletion and insertion: images B C H W and maps B H W -> B each.
+
+    Pixels that are deleted get the image's mean colour, inserted ones come into the blurred image, as in
+    arXiv:1806.07421; `deletion` and `insertion` choose other ways.
+    """
+    backbone = subject(model)
+    _check(maps, images, "the map")
+    if steps < 1:
+        raise ConfigError(f"steps is {steps}; it must be 1 or more")
+    with evaluating(backbone):
+        known = classes(backbone, images, target)
+        found: list[list[Tensor]] = [[], []]
+        for some, its, which in zip(*(part.split(TOGETHER) for part in (images, maps, known)), strict=True):
+            out = curve(backbone, some, its, which, direction="deletion", kind=deletion, steps=steps)
+            into = curve(backbone, some, its, which, direction="insertion", kind=insertion, steps=steps)
+            found[0].append(area(out))
+            found[1].append(area(into))
+    return Areas(torch.cat(found[0]), torch.cat(found[1]))
+
+
+def baselines(images: Tensor, *, seed: int = 0) -> dict[str, Tensor]:
+    """Maps that know nothing of a model: noise, and nearness to the middle; B H W each."""
+    batch, _, height, width = images.shape
+    y, x = (torch.linspace(-1, 1, length) if length > 1 else torch.zeros(1) for length in (height, width))
+    noise = torch.rand(batch, height, width, generator=torch.Generator().manual_seed(seed))
+    near = -(y[:, None] ** 2 + x**2).expand(batch, -1, -1)
+    return {"random": noise.to(images.device), "centre": near.to(images.device)}
+
+
+def pointing(maps: Tensor, masks: Tensor) -> Tensor:
+    """Whether the highest point of each map lies in the object: B H W and B H W bool -> B bool (arXiv:1608.00507)."""
+    highest = maps.flatten(1).argmax(dim=1, keepdim=True)
+    return masks.flatten(1).gather(1, highest.to(masks.device))[:, 0]
+
+
+def faithfulness(
+    model: nn.Module,
+    images: Tensor,
+    maps: Tensor | Mapping[str, Tensor],
+    *,
+    target: Target = None,
+    masks: Tensor | None = None,
+    randomise: bool = False,
+    steps: int = 32,
+    deletion: Baseline = "mean",
+    insertion: Baseline = "blur",
+    seed: int = 0,
+) -> Report:
+    """How true maps B H W are, by name where there are several, beside the baselines "random" and "centre".
+
+    `target` is the class that was explained, as in `saliency`; `masks` B H W are true where the object is and add the
+    pointing game; `randomise` adds the parameter-randomisation test of every map whose name is that of a method.
+    """
+    named = {"map": maps} if isinstance(maps, Tensor) else dict(maps)
+    for name, one in named.items():
+        _check(one, images, name)
+    if masks is not None:
+        _check(masks, images, "masks")
+    backbone = subject(model)
+    with evaluating(backbone):
+        known = classes(backbone, images, target)
+    rows: list[dict[str, Value]] = []
+    for name, one in (named | baselines(images, seed=seed)).items():
+        found = areas(backbone, images, one, known, steps=steps, deletion=deletion, insertion=insertion)
+        row: dict[str, Value] = {"map": name}
+        row |= _median("deletion", found.deletion) | _median("insertion", found.insertion)
+        if masks is not None:
+            row["pointing"] = pointing(one, masks.bool()).float().mean().item()
+        rows.append(row)
+    columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
+    if masks is not None:
+        columns["pointing"] = "share"
+    notes = _NOTES.format(
+        steps=steps, deletion=_BASELINES[deletion], insertion=_BASELINES[insertion], count=len(images)
+    )
+    sections: list[Section] = [Table("Deletion and insertion", columns, rows), Text("Notes", notes)]
+    if randomise:
+        sections += _randomisation(backbone, images, named, known, seed=seed)
+    return Report("Faithfulness", tuple(sections))
+
+
+def _randomisation(
+    model: Backbone, images: Tensor, named: Mapping[str, Tensor], target: Tensor, *, seed: int
+) -> list[Section]:
+    """How alike maps stay as the model forgets: a column a method, a row a part."""
+    table: dict[str, dict[str, Value]] = {}
+    for name, maps in named.items():
+        explain = partial(saliency, images=images, method=method_of(name), target=target)
+        for part, correlations in randomisation(model, maps, explain, seed=seed):
+            table.setdefault(part, {"shuffled down to": part})[name] = correlations.median().item()
+    columns: dict[str, Unit] = dict.fromkeys(["shuffled down to", *named], "")
+    return [Table("Randomisation", columns, list(table.values())), Text("Notes on randomisation", _RANDOMISATION)]
+
+
+def _median(name: str, values: Tensor) -> dict[str, Value]:
+    low, middle, high = torch.quantile(values.float(), values.new_tensor([0.25, 0.5, 0.75]).float()).tolist()
+    return {name: middle, f"{name} from": low, f"{name} to": high}
+
+
+def _check(maps: Tensor, images: Tensor, name: str) -> None:
+    wanted = (images.shape[0], *images.shape[2:])
+    if tuple(maps.shape) != wanted:
+        raise InputError(f"{name} has the shape {tuple(maps.shape)}; for these images it must be {tuple(wanted)}")

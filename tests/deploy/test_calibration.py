@@ -1,0 +1,33 @@
+"""Calibration: a known temperature is found again, and the error says what it should."""
+
+import pytest
+import torch
+
+from vitrail.deploy.calibration import Calibration, calibrate, calibration_error
+from vitrail.errors import InputError
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_a_known_temperature_is_found(temperature: float) -> None:
+    torch.manual_seed(0)
+    true = 2 * torch.randn(20_000, 5)
+    labels = torch.multinomial(true.softmax(dim=1), 1)[:, 0]
+    found = calibrate(true * temperature, labels)
+    assert found.temperature == pytest.approx(temperature, rel=0.05)
+    assert found.images == 20_000
+    assert found.error_after < 0.02
+    if temperature != 1.0:
+        assert found.error_before > 3 * found.error_after
+        assert "calibrated on 20,000 pictures" in str(found)
+
+
+def test_the_error_by_hand() -> None:
+    logits = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.4, 0.6], [0.4, 0.6]]).log()
+    labels = torch.tensor([0, 1, 1, 1])  # confidence 0.8 with half right, 0.6 with all right
+    assert calibration_error(logits, labels) == pytest.approx((0.3 + 0.4) / 2, abs=1e-6)
+
+
+def test_nothing_done_says_so() -> None:
+    assert str(Calibration()) == "not calibrated"
+    with pytest.raises(InputError, match="they must be M K and M"):
+        calibrate(torch.zeros(3, 2), torch.zeros(2, dtype=torch.long))

@@ -1,0 +1,60 @@
+"""Every family exports; the numbers are those of the eager model."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from registered import one_of_each_family
+from shipped import opened
+
+from vitrail.deploy.card import KEY, Card
+from vitrail.deploy.engine import TorchEngine, open_engine
+from vitrail.deploy.export import OPSET, to_program, write_onnx, write_torch
+from vitrail.errors import Unsupported
+
+
+@pytest.mark.parametrize("name", one_of_each_family())
+def test_family_exports_to_torch_and_onnx(name, tmp_path):
+    model = opened(name)
+    eager, card = TorchEngine("eager", model), Card.of(model)
+    program = to_program(eager.module)
+    images = np.random.default_rng(0).integers(0, 256, (3, 60, 50, 3), dtype=np.uint8)
+    wanted = eager.run(images)
+    for path in (write_torch(program, card, tmp_path / "m.pt2"), write_onnx(program, card, tmp_path / "m.onnx")):
+        engine = open_engine(path, threads=1)
+        for batch in (images, images[:1, :33]):
+            expected = wanted if len(batch) == 3 else eager.run(batch)
+            np.testing.assert_allclose(engine.run(batch), expected, atol=1e-4 * np.abs(expected).max(), rtol=1e-3)
+        assert engine.card.family == card.family
+
+
+def test_onnx_names_its_opset_inputs_and_card(shipped):
+    model = onnx.load(shipped[0] / "model.onnx")
+    onnx.checker.check_model(model)
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] == OPSET
+    (images,) = model.graph.input
+    assert images.name == "images"
+    assert [dim.dim_param for dim in images.type.tensor_type.shape.dim] == ["batch", "height", "width", "channels"]
+    assert [value.name for value in model.graph.output] == ["logits", "probabilities"]
+    assert Card.from_json({p.key: p.value for p in model.metadata_props}[KEY], name="x").opset == OPSET
+
+
+def test_no_artefact_tells_where_it_was_made(shipped):
+    for file in shipped[0].iterdir():
+        assert b"site-packages" not in file.read_bytes(), file
+        assert __file__.rpartition("/tests/")[0].encode() not in file.read_bytes(), file
+
+
+def test_what_has_no_graph_says_why(model):
+    module = TorchEngine("eager", model).module
+
+    class Wild(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1)[:, :5] * float(images.sum())  # a number that only the data know
+
+    module.model = Wild()
+    try:
+        with pytest.raises(Unsupported, match="Wild cannot be exported"):
+            to_program(module)
+    finally:
+        module.model = model.task.backbone

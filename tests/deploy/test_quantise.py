@@ -1,0 +1,87 @@
+import numpy as np
+import onnx
+import pytest
+from shipped import photos
+
+from vitrail.deploy import quantise as module
+from vitrail.deploy.certificate import at_size, differences
+from vitrail.deploy.engine import TorchEngine, open_engine
+from vitrail.deploy.quantise import Layer, QuantiseConfig, Range, find_layers, quantise, sensitivity
+from vitrail.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def pixels(model):
+    return at_size(photos(40), (24, 16), TorchEngine("eager", model))
+
+
+def test_layers_have_their_names_and_heads_stay(shipped):
+    names = [layer.name for layer in find_layers(onnx.load(shipped[0] / "model.onnx"))]
+    inside = ("attention.qkv", "attention.projection", "mlp.fc1", "mlp.fc2")
+    assert set(names) >= {f"blocks.{block}.{part}" for block in (0, 1) for part in inside}
+    assert "head" not in names
+    assert len(set(names)) == len(names)
+
+
+def test_int8_is_close_and_truly_int8(shipped, pixels):
+    plain, small = (open_engine(shipped[0] / name) for name in ("model.onnx", "model.int8.onnx"))
+    assert small.card.precision == "int8"
+    _, cosine, _ = differences(plain.run(pixels), small.run(pixels))
+    assert 0.98 < cosine < 1
+    stored = onnx.load(shipped[0] / "model.int8.onnx").graph.initializer
+    levels = [tensor for tensor in stored if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 2]
+    assert len(levels) == len(find_layers(onnx.load(shipped[0] / "model.onnx"))) - len(small.card.kept)
+    scales = {tensor.name: tensor.dims for tensor in stored if tensor.name.endswith(".scale")}
+    assert all(scales[tensor.name.replace(".int8", ".scale")][0] == tensor.dims[1] for tensor in levels), "per channel"
+
+
+def test_levels_by_hand():
+    weights = np.array([[1.27, -2.0], [0.5, 1.0]], np.float32)
+    levels, scale = module._int8(weights)
+    np.testing.assert_allclose(scale, [0.01, 2 / 127], rtol=1e-6)
+    assert levels.tolist() == [[127, -127], [50, 64]]
+    span = Range(-1.0, 1.55, 0.0, np.zeros((1, 1)))
+    assert (span.zero, span.scale) == (100, pytest.approx(0.01))
+    np.testing.assert_allclose(span.rounded(np.array([0.123, 9.0, -9.0])), [0.12, 1.55, -1.0], atol=1e-9)
+
+
+def test_an_outlier_makes_a_layer_sensitive():
+    draw = np.random.default_rng(0)
+    rows, weights = draw.normal(size=(64, 8)), draw.normal(size=(8, 4)).astype(np.float32)
+    calm = sensitivity(Layer("calm", "a", "x", weights), Range(-4, 4, 0, rows))
+    wild = sensitivity(Layer("wild", "b", "x", weights), Range(-400, 400, 0, rows))
+    assert calm < 0.02 < 0.2 < wild
+
+
+def test_harm_sends_the_worst_layers_back(shipped, pixels, tmp_path, monkeypatch):
+    """With ranges that are far too wide for one layer's input, that layer alone returns to floating point."""
+    true = module.calibrate
+
+    def spoiled(model, layers, *rest, **options):
+        ranges = true(model, layers, *rest, **options)
+        (bad,) = [layer.input for layer in layers if layer.name == "blocks.1.mlp.fc2"]
+        ranges[bad].low, ranges[bad].high = -1e6, 1e6
+        return ranges
+
+    monkeypatch.setattr(module, "calibrate", spoiled)
+    config = QuantiseConfig(calibrate=8, agreement=0.9, step=0.01)
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels, config)
+    assert "blocks.1.mlp.fc2" in found.kept
+    assert len(found.kept) < 4
+    assert found.enough
+    assert max(found.errors, key=found.errors.get) == "blocks.1.mlp.fc2"
+    assert "blocks.1.mlp.fc2" in found.sections()[1].text
+    assert open_engine(tmp_path / "q.onnx").card.kept == found.kept
+
+
+def test_report_tells_size_agreement_and_drift(shipped, pixels, tmp_path):
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels, QuantiseConfig(calibrate=8, agreement=0.5))
+    facts = found.sections()[0].values
+    assert facts["int8"] < facts["float32"]
+    assert facts["images that judged it"] == 32
+    assert all(0 <= share < 0.2 for share in found.outside.values())
+
+
+def test_one_image_is_too_few(shipped, pixels, tmp_path):
+    with pytest.raises(DataError, match="there are 1"):
+        quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels[:1])

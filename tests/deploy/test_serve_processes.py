@@ -1,0 +1,163 @@
+"""The service as processes: it drains, swaps its model, outlives its workers, and keeps slow clients in bounds."""
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvicorn
+from small_service import Load, Opening, Service, app, picture, send, service
+
+from vitrail.deploy import serve as serve_module
+from vitrail.deploy.serve import listen, serve
+from vitrail.deploy.serve_config import ServeConfig
+from vitrail.deploy.serve_http import patient_protocol
+from vitrail.deploy.serve_worker import make_server
+from vitrail.errors import ConfigError, VitrailError
+
+PNG = {"content_type": "image/png"}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def generations(running: Service) -> set[int]:
+    return {send(running.address, "/readyz").data["generation"] for _ in range(20)}
+
+
+def test_two_workers_under_load(tmp_path: Path) -> None:
+    with service(tmp_path, seconds=0.01, workers=2, drain=0.3) as running:
+        assert send(running.address, "/predict", picture(255), **PNG).status == 200
+        with Load(running.address, clients=4) as load:
+            _swap_the_model(running, load, tmp_path)
+            _kill_a_worker(running, load)
+            time.sleep(0.5)
+            lost = load.outcomes.count("lost")
+            assert running.end() == 0
+        assert load.outcomes.count("lost") == lost, "SIGTERM loses none"
+        assert load.outcomes[-1] == "refused"
+        assert set(load.outcomes) <= {"200", "503", "lost", "refused"}
+        assert sum("draining" in line for line in running.log) == 2
+
+
+def _swap_the_model(running: Service, load: Load, folder: Path) -> None:
+    assert generations(running) == {1}
+    (folder / "classes.txt").write_text("black grey white")
+    running.process.send_signal(signal.SIGHUP)
+    eventually(lambda: generations(running) == {2})
+    assert (
+        send(running.address, "/predict", picture(255), **PNG).data["predictions"][0]["answers"][0]["label"] == "white"
+    )
+    (folder / "classes.txt").write_text("")  # what cannot be opened is not taken
+    running.process.send_signal(signal.SIGHUP)
+    eventually(lambda: send(running.address, "/model").data["reload_error"] == "classes.txt is empty")
+    assert generations(running) == {2}
+    assert set(load.outcomes) == {"200"}, "swapping loses none"
+    assert set(load.labels) == {"middle", "grey"}
+    (folder / "classes.txt").write_text("black grey white")
+
+
+def _kill_a_worker(running: Service, load: Load) -> None:
+    victim, other = running.workers()
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: len(set(running.workers()) - {victim, other}) == 1)
+    eventually(lambda: "vitrail_worker_starts_total 3" in send(running.address, "/metrics").body.decode())
+    assert load.outcomes.count("lost") <= 4, "no more than were in flight"
+    before = load.outcomes.count("200")
+    eventually(lambda: load.outcomes.count("200") > before + 20)
+    assert any("a worker died" in line for line in running.log)
+
+
+def test_a_model_that_cannot_be_opened_ends_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("")
+    with pytest.raises(VitrailError, match=r"^classes\.txt is empty$"):
+        serve(Opening(tmp_path), ServeConfig(port=0))
+
+
+def test_without_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"uvicorn is not installed; it comes with: pip install 'vitrail\[serve\]'"):
+        serve(lambda: None, ServeConfig())  # type: ignore[arg-type,return-value]
+
+
+def test_addresses_that_cannot_be_had() -> None:
+    with listen(ServeConfig(port=0)) as taken:
+        assert taken.getsockname()[0] == "127.0.0.1"
+        with pytest.raises(ConfigError, match="cannot be listened at: Address already in use"):
+            listen(ServeConfig(port=taken.getsockname()[1]))
+    with pytest.raises(ConfigError, match=r"there is no file gone\.pem"):
+        listen(ServeConfig(certificate="gone.pem", private_key="gone.pem"))
+
+
+def test_slow_heads_and_too_many_connections() -> None:
+    config = ServeConfig(max_connections=2)
+
+    async def story() -> None:
+        settings = uvicorn.Config(app(), http=patient_protocol(config, 0.2), lifespan="off", log_config=None)
+        server = uvicorn.Server(settings)
+        listener = listen(ServeConfig(port=0))
+        running = asyncio.create_task(server._serve(sockets=[listener]))
+        await asyncio.sleep(0.1)
+        host, port = listener.getsockname()
+        readers = [await asyncio.open_connection(host, port) for _ in range(3)]
+        full = await asyncio.wait_for(readers[2][0].read(), 5)
+        assert full.startswith(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1")
+        start = time.monotonic()
+        for byte in b"GET /healthz HTTP/1.1\r\n":  # a byte at a time, and never an end
+            readers[0][1].write(bytes([byte]))
+            await asyncio.sleep(0.02)
+            if ended := readers[0][0].at_eof() or readers[0][0].exception() is not None:
+                break
+        assert ended, "it was listened to for ever"
+        assert await asyncio.wait_for(readers[1][0].read(), 5) == b""  # one that says nothing at all
+        assert 0.15 < time.monotonic() - start < 3
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 200")
+        for _, opened in (*readers, (reader, writer)):
+            opened.close()
+        server.should_exit = True
+        await running
+
+    asyncio.run(story())
+
+
+def test_the_supervisor_does_without_torch() -> None:
+    script = "import sys, vitrail.deploy.serve; assert 'torch' not in sys.modules, 'torch'"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_https(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    try:
+        subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    config = ServeConfig(port=0, certificate=str(certificate), private_key=str(key), drain=0.0)
+    assert config.address == "https://127.0.0.1:0"
+    context = ssl.create_default_context(cafile=certificate)
+
+    async def story() -> bytes:
+        server, listener = make_server(app(), config), listen(config)
+        running = asyncio.create_task(server._serve(sockets=[listener]))
+        host, port = listener.getsockname()
+        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        line = await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        server.should_exit = True
+        await running
+        return line
+
+    assert asyncio.run(story()).startswith(b"HTTP/1.1 200")

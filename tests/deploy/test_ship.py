@@ -1,0 +1,36 @@
+import pytest
+from shipped import photos
+
+from vitrail.deploy import certificate
+from vitrail.deploy.certificate import CertifyConfig, Tolerance
+from vitrail.deploy.ship import ShipConfig, ship
+from vitrail.errors import ConfigError
+
+QUICK = CertifyConfig(batches=(1,), scales=(1.0,), images=4, rounds=1)
+
+
+def test_everything_lands_in_the_folder(shipped):
+    out, told = shipped
+    names = {"model.pt2", "model.onnx", "model.xml", "model.int8.onnx", "model.int8.xml"}
+    assert {file.name for file in told.files} == names
+    assert {file.name for file in out.iterdir()} == {
+        *names, "model.bin", "model.int8.bin", "certificate.html", "certificate.json"
+    }  # fmt: skip
+    assert told.refused == {}
+
+
+def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(certificate.TOLERANCES, "float32", Tolerance(-1.0, 1.0, 1.0))
+    told = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK))
+    assert told.files == ()
+    assert "error" in told.refused["model.pt2"]
+    assert {file.name for file in tmp_path.iterdir()} == {"certificate.html", "certificate.json"}
+    assert "model.pt2" in told.report["Not written"].text
+    told = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK, force=True))
+    assert [file.name for file in told.files] == ["model.pt2"]
+    assert "model.pt2" in told.report["Written by force"].text
+
+
+def test_nothing_asked_for_is_an_error(model, tmp_path):
+    with pytest.raises(ConfigError, match="nothing to export to"):
+        ship(model, photos(4), tmp_path, ShipConfig(targets=()))

@@ -1,0 +1,53 @@
+"""Every family learns: its smallest size fits 256 real images in a bounded number of steps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from registered import one_of_each_family, shrunk
+from torch import Tensor
+
+from vitrail.config import apply
+from vitrail.data.embedded import read_embedded
+from vitrail.models.registry import build, resolve
+from vitrail.models.staged import StagedConfig
+
+STEPS, BATCH, EVERY = 300, 64, 10
+
+
+@pytest.fixture(scope="module")
+def pictures() -> tuple[Tensor, Tensor]:
+    data = read_embedded().train
+    images = torch.stack([data.read(index) for index in range(256)]).float() / 127.5 - 1  # 256 1 28 28
+    return F.pad(images, (2, 2, 2, 2), value=-1.0), data.labels[:256]
+
+
+@pytest.mark.parametrize("name", one_of_each_family())
+def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
+    images, labels = pictures
+    family, _ = resolve(name)
+    config = apply(shrunk(name), {"channels": 1, "num_classes": 10, "image_size": 32})
+    if isinstance(config, StagedConfig):
+        config = apply(config, {"depths": [2] * len(config.depths)})
+    torch.manual_seed(0)
+    model = build(family, config).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    found = 0.0
+    for step in range(STEPS):
+        chosen = torch.randperm(256)[:BATCH]
+        loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if (step + 1) % EVERY == 0:
+            found = fitted(model, images, labels)
+            if found > 0.9:
+                return
+    pytest.fail(f"{found:.0%} of its training images after {STEPS} steps")
+
+
+@torch.no_grad()
+def fitted(model: torch.nn.Module, images: Tensor, labels: Tensor) -> float:
+    model.eval()
+    right = (model(images).argmax(dim=1) == labels).float().mean().item()
+    model.train()
+    return right

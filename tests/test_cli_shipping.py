@@ -1,0 +1,82 @@
+"""Export, bench and predict by artefacts, as a person types them, with the packaged model."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.cli import main
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        pixels = np.zeros((40, 36), np.uint8)
+        pixels[5:35, 8 : 12 + number] = draw.integers(100, 255)
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dist(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "dist"
+    words = ["export", "packaged", "--to", "onnx", "--images", str(photos), "--rounds", "1", "--licence", "Apache-2.0"]
+    assert main([*words, "--out", str(out)]) == 0
+    return out
+
+
+def test_export_writes_an_artefact_and_its_certificate(dist: Path) -> None:
+    assert {file.name for file in dist.iterdir()} == {"model.onnx", "certificate.html", "certificate.json"}
+    assert "Certificate" in (dist / "certificate.html").read_text()
+
+
+def test_predict_takes_an_artefact(dist: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(dist / "model.onnx"), str(photos), "--json"]) == 0
+    by_artefact = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main(["predict", "packaged", str(photos), "--json", "--device", "cpu"]) == 0
+    by_run = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(by_run) == 12
+    for ours, theirs in zip(by_artefact, by_run, strict=True):
+        assert ours["path"] == theirs["path"]
+        assert ours["answers"][0]["label"] == theirs["answers"][0]["label"]
+        assert ours["answers"][0]["probability"] == pytest.approx(theirs["answers"][0]["probability"], abs=1e-3)
+
+
+def test_predict_into_a_table_does_nothing_twice(
+    dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["predict", str(dist / "model.onnx"), str(photos), "--out", str(tmp_path / "found.csv")]
+    assert main(words) == 0
+    assert "12 rows, 12 of them new" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "12 rows, 0 of them new" in capsys.readouterr().out
+    assert len(list(csv.DictReader((tmp_path / "found.csv").open(newline="")))) == 12
+
+
+def test_bench_measures_a_folder_beside_a_run(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["sections"][1]
+    assert {row["model"] for row in table["rows"]} == {"model.onnx", "packaged"}
+    assert {row["batch"] for row in table["rows"]} == {1, 2}
+    assert json.loads((dist / "fastest.json").read_text())["artefact"] == "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "packaged", "--to", "onxx"], "did you mean 'onnx'"),
+        (["bench", "nothing.here.png"], "no artefact"),
+        (["bench", "packaged", "--batches", "one"], "--batches"),
+        (["predict", "missing.onnx", "x.png"], "no file"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1

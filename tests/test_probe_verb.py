@@ -1,0 +1,80 @@
+"""The verb `probe` as a person types it: on the packaged model, on a model without a head, and with mistakes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from registered import tiny
+
+import vitrail
+from vitrail.cli import main
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes that differ in colour alone."""
+    folder, chance = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for place, name in enumerate(("blue", "red")):
+        (folder / name).mkdir()
+        for number in range(30):
+            pixels = chance.integers(0, 60, (16, 16, 3), dtype=np.uint8)
+            pixels[..., 2 * place] += 150
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def headless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that was never taught a class."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    vitrail.save(tiny(num_classes=0), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_model_without_a_head_is_probed(headless, photos, tmp_path, capsys):
+    page = tmp_path / "probe.html"
+    words = ["probe", str(headless), str(photos), "--layers", "0,-1", "--k", "5", "--device", "cpu"]
+    assert main([*words, "--json", "--out", str(page)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (table,) = [section for section in report["sections"] if section["title"] == "By layer"]
+    assert [row["layer"] for row in table["rows"]] == [0, 1]
+    assert all(row["linear"] > 0.8 for row in table["rows"])
+    assert "<svg" in page.read_text()
+    assert main([*words, "--linear", "logistic", "--pool", "mean"]) == 0
+    printed = capsys.readouterr().out
+    assert "logistic regression" in printed
+    assert "mean of patches" in printed
+
+
+def test_images_are_treated_as_in_training(headless, photos, capsys):
+    run = {"recipe": {"augment": {"mean": [0.1], "std": [0.2]}}}
+    words = ["probe", str(headless), str(photos), "--k", "5", "--json", "--device", "cpu"]
+    (headless / "run.json").write_text(json.dumps(run))
+    assert main(words) == 0
+    (headless / "run.json").write_text(json.dumps({"recipe": {"augment": {"mean": [0.1, 0.2]}}}))
+    assert main(words) == 2
+    assert "mean has 2 numbers" in capsys.readouterr().err
+    (headless / "run.json").write_text("{")
+    assert main(words) == 2
+    assert "run.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--layers", "7"], "layer 7 does not exist; the model has 2 blocks"),
+        (["--k", "500"], "k is 500; there are 48 images to be near to"),
+        (["--device", "tpu"], "there is no device 'tpu'"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(headless, photos, words, told, capsys):
+    assert main(["probe", str(headless), str(photos), "--device", "cpu", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_is_no_list_of_layers_is_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["probe", "packaged", "demo", "--layers", "first"])
+    assert "'first' is no list of layers; write numbers: 0,5,-1" in capsys.readouterr().err
