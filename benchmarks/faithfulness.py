@@ -53,7 +53,7 @@ def explained(model: Backbone, images: Tensor, names: Sequence[str]) -> tuple[di
 
 
 def measured(
-    model: Backbone, images: Tensor, maps: dict[str, Tensor], target: Tensor, kind: Baseline, steps: int = 32
+    model: Backbone, images: Tensor, maps: dict[str, Tensor], target: Tensor, kind: Baseline, *, steps: int = 32
 ) -> dict[str, Areas]:
     """The areas of every map, where pixels that are not there are those of one baseline."""
     options = {"steps": steps, "deletion": kind, "insertion": kind}
@@ -61,13 +61,13 @@ def measured(
 
 
 def table(title: str, found: dict[str, Areas], seconds: dict[str, float]) -> Table:
-    """Medians and quartiles, the best deletion first."""
+    """Medians and the distance of the quartiles, the best deletion first."""
     rows: list[dict[str, Value]] = []
     for name, one in sorted(found.items(), key=lambda item: item[1].deletion.median().item()):
         row: dict[str, Value] = {"map": name}
         for what, values in zip(("deletion", "insertion"), one, strict=True):
             low, middle, high = values.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-            row |= {what: round(middle, 3), f"{what}, quartiles": f"{low:.3f} to {high:.3f}"}
+            row |= {what: round(middle, 3), f"{what[:3]}. spread": round(high - low, 3)}
         rows.append(row | {"seconds": round(seconds[name], 1) if name in seconds else None})
     return Table(title, dict.fromkeys(rows[0], ""), rows)
 
@@ -104,7 +104,7 @@ def main() -> None:
     }
     sections: list[Section] = [Facts("Setting", facts)]
     for kind in KINDS:
-        found = measured(model, images, maps, target, kind, chosen.steps)
+        found = measured(model, images, maps, target, kind, steps=chosen.steps)
         sections.append(table(f"Deletion and insertion, {kind}", found, seconds))
         sections.append(paired(f"Deletion by {names[0]}, image by image, {kind}", found, names[0]))
     report = Report("Faithfulness of saliency methods", tuple(sections))

@@ -15,7 +15,7 @@ def test_relevance_beats_attention_noise_and_the_centre():
     model, images, target = benchmark.pictures("packaged", 64)
     maps, seconds = benchmark.explained(model, images, ["relevance", "attention"])
     assert set(seconds) == {"relevance", "attention"}
-    found = benchmark.measured(model, images, maps, target, "blur", 16)
+    found = benchmark.measured(model, images, maps, target, "blur", steps=16)
     assert set(found) == {"relevance", "attention", "random", "centre"}
     shown = benchmark.table("", found, seconds)
     assert shown.rows[0]["map"] == "relevance", shown.rows

@@ -139,6 +139,7 @@ def test_mistakes_get_one_sentence(run: str, photos: Path, tmp_path: Path, capsy
         ([run, good, "--target", "cta"], "there is no class 'cta'; did you mean 'cat'?"),
         ([run, good, "--target", "9"], "there is no class 9; the model has 3, from 0 to 2"),
         ([run, good, "--method", "relevence"], "did you mean 'relevance'?"),
+        ([run, good, "--steps", "0"], "steps is 0; it must be 1 or more"),
         ([run, good, "--statistics", "--target", "cat"], "leave out --target"),
         ([cnn, good, "--method", "rollout"], "ResNet has no attention to look at"),
         ([cnn, good, "--layers", "0", "--out", page], "ResNet has no attention to look at"),

@@ -35,7 +35,7 @@ def paths(out: Path) -> list[str]:
 
         return pyarrow.parquet.read_table(out)["path"].to_pylist()
     if out.suffix == ".csv":
-        return [row["path"] for row in csv.DictReader(out.open(newline=""))]
+        return [row["path"] for row in csv.DictReader(out.read_text().splitlines())]
     return [json.loads(line)["path"] for line in out.read_text().splitlines()]
 
 
@@ -67,7 +67,7 @@ def test_a_finished_table_grows_by_what_is_new(suffix, tmp_path):
 def test_values_survive_csv(tmp_path):
     bulk(FILES, tmp_path / "a.csv", Model())
     bulk(FILES, tmp_path / "a.csv", Model())  # reads them back
-    rows = list(csv.DictReader((tmp_path / "a.csv").open(newline="")))
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert tuple(rows[0]) == COLUMNS
     assert (rows[0]["label"], float(rows[0]["probability"])) == ("cat, big", 0.75)
     assert json.loads(rows[0]["answers"]) == [["cat, big", 0.75], ["dog", 0.25]]

@@ -39,7 +39,7 @@ def test_a_true_copy_passes_everywhere(model):
     assert len(proof.rows) == 4, "two batches, two sizes"
     assert proof.faults("copy") == []
     assert {row.size for row in proof.rows} == {(24, 16), (36, 24)}
-    assert all(row.agreement == 1 and row.error == 0 for row in proof.rows)
+    assert all(row.agreement == 1 and row.error < 1e-5 for row in proof.rows)
 
 
 @pytest.mark.parametrize(

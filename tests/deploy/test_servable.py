@@ -10,23 +10,37 @@ from vitrail.deploy.engine import servable
 from vitrail.deploy.servable import Pixels
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
-LEVEL = 1.05 / 255 / min(STD)  # `fit` rounds to whole levels, once along each side
 
 
-def trained(images: torch.Tensor, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
-    config = AugmentConfig(mean=MEAN[:channels], std=STD[:channels])
-    return Prepare(config, image_size=size, channels=channels)(fit(images, size=size, channels=channels))
+def prepared(images: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """The window that `fit` cuts, resized in floating point, normalised."""
+    (height, width), ratio = images.shape[2:], size[0] / size[1]
+    rows, columns = min(height, max(1, round(width * ratio))), min(width, max(1, round(height / ratio)))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    window = images[:, :, top : top + rows, left : left + columns].float()
+    if (rows, columns) != size:
+        window = torch.nn.functional.interpolate(window, size=size, mode="bicubic", antialias=True)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    return (window.clamp(0, 255) / 255 - mean) / std
 
 
 @pytest.mark.parametrize("size", [(24, 16), (40, 40), (17, 61)])
 @pytest.mark.parametrize("came", [(24, 16), (50, 70), (70, 50), (9, 200), (5, 5)])
-def test_pixels_are_prepared_as_training_does_it(size, came):
-    picture = photos(1)[0][None]
-    images = torch.nn.functional.interpolate(picture, size=came, mode="bilinear")
+def test_pixels_are_cut_resized_and_normalised(size, came):
+    images = torch.nn.functional.interpolate(photos(1)[0][None], size=came, mode="bilinear")
     found = Pixels(image_size=size, mean=MEAN, std=STD)(images.permute(0, 2, 3, 1))
-    wanted = trained(images, size)
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() < (1e-5 if came == size else LEVEL)
+    torch.testing.assert_close(found, prepared(images, size), atol=2e-4, rtol=1e-4)
+
+
+def test_pixels_are_those_of_training_within_its_rounding():
+    for picture in photos(8):
+        images, pixels = picture[None], Pixels(image_size=(24, 16), mean=MEAN, std=STD)
+        config = AugmentConfig(mean=MEAN, std=STD)
+        trained = Prepare(config, image_size=(24, 16), channels=3)(fit(images, size=(24, 16), channels=3))
+        levels = (pixels(images.permute(0, 2, 3, 1)) - trained).abs() * torch.tensor(STD)[:, None, None] * 255
+        assert levels.max() < 1.05
+        fitted = fit(images, size=(24, 16), channels=3).permute(0, 2, 3, 1)
+        torch.testing.assert_close(pixels(fitted), trained, atol=1e-5, rtol=1e-5)
 
 
 def test_grey_alpha_and_colour_come_out_alike():

@@ -26,17 +26,17 @@ def test_published_sizes(name):
 
 
 def test_unfold_by_hand():
-    pixels = torch.arange(8.0).view(1, 1, 8, 1)
+    pixels = torch.arange(8.0).view(1, 8, 1)
     corners = unfold(pixels, (2, 4))
     assert corners.flatten(1).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]  # corner by corner, two patches each
 
 
 @pytest.mark.parametrize("grid", [(2, 2), (6, 4), (4, 10)])
 def test_fold_is_the_way_back(grid):
-    heads = torch.randn(3, 2, grid[0] * grid[1], 4)
-    corners = unfold(heads, grid)
-    assert corners.shape == (12, 2, grid[0] * grid[1] // 4, 4)
-    assert torch.equal(fold(corners, grid), heads)
+    tokens = torch.randn(3, grid[0] * grid[1], 4)
+    corners = unfold(tokens, grid)
+    assert corners.shape == (12, grid[0] * grid[1] // 4, 4)
+    assert torch.equal(fold(corners, grid), tokens)
 
 
 def test_attention_stays_among_one_corner():

@@ -34,6 +34,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--layers", metavar="NUMBERS", type=_numbers, help="attention layers that are kept, e.g. 0,5,-1 (default: all)"
     )
+    verb.add_argument(
+        "--steps", metavar="N", type=int, default=32, help="of insertion and deletion; fewer are faster (default 32)"
+    )
     verb.add_argument("--against", metavar="RUN", help="another model, to be seen side by side")
     verb.add_argument("--statistics", action="store_true", help="instead: attention by layer and head, over all images")
     verb.add_argument(
@@ -125,6 +128,7 @@ def _views(source: str, trained: "Trained", options: argparse.Namespace) -> tupl
         target=options.target,
         layers=options.layers,
         attention=options.html is not None,
+        steps=options.steps,
     )
     console = Console(stderr=True)
     shown = track(

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import warnings
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -116,7 +117,7 @@ class ExportedEngine(Engine):
         with quiet():
             try:
                 self.program = torch.export.load(path, extra_files=extra).module()
-            except (RuntimeError, ValueError, KeyError, AssertionError) as error:
+            except (RuntimeError, ValueError, KeyError, AssertionError, zipfile.BadZipFile) as error:
                 raise CheckpointError(f"{path} is no program of torch.export, or is damaged: {error}") from error
         super().__init__(path, Card.from_json(extra[KEY], name=str(path)))
 

@@ -5,6 +5,7 @@ Batch, height, width and channels of the images are free in every one of them; t
 
 import contextlib
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vitrail.deploy.servable import Servable
 from vitrail.errors import Unsupported
 
 OPSET = 20
+SIDES = ("batch", "height", "width", "channels")
 MAX_BATCH, MAX_SIDE = 65_536, 65_536
 
 
@@ -59,10 +61,21 @@ def write_onnx(program: torch.export.ExportedProgram, card: Card, path: Path) ->
             )  # fmt: skip
             made.model.metadata_props[KEY] = replace(card, opset=OPSET).to_json()
             made.model.producer_name, made.model.producer_version = "vitrail", card.version
+            _name_sides(made.model.graph)
             made.save(path)
     except Exception as error:  # the exporter's errors have no common base
         raise Unsupported(f"the model's graph cannot be written as ONNX: {_reason(error)}") from error
     return path
+
+
+def _name_sides(graph: Any) -> None:
+    """Gives the free sides of the images their names, where the exporter numbers them."""
+    known = {str(side): name for side, name in zip(graph.inputs[0].shape, SIDES, strict=True)}
+    values = [*graph.inputs, *(value for node in graph.all_nodes() for value in node.outputs)]
+    for value in values:
+        for place, side in enumerate(value.shape or ()):
+            if not isinstance(side, int):
+                value.shape[place] = re.sub(r"[a-z]+\d+", lambda found: known.get(found[0], found[0]), str(side))
 
 
 def write_openvino(onnx: Path, card: Card, path: Path) -> Path:

@@ -112,7 +112,7 @@ class Quantised:
         columns: dict[str, Unit] = {"layer": "", "error": "share", "outside": "share", "runs in": ""}
         told = "All layers run in int8." if not self.kept else f"Kept in floating point: {', '.join(self.kept)}."
         if not self.enough:
-            told = f"int8 loses more than {CLOSE} points whatever is kept in floating point. {told}"
+            told = f"int8 failed: with any layer in it the model answers too differently from float32. {told}"
         return (
             Facts("int8", facts, units),
             Text("What int8 does to the layers", f"{told} {_LEGEND}"),
@@ -151,7 +151,7 @@ def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig |
         kept = min(kept + step, len(layers))
     return Quantised(
         path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, judged=len(unseen), agreement=agreement,
-        outside={layer.name: ranges[layer.input].outside for layer in layers}, enough=agreement >= config.agreement,
+        outside={layer.name: ranges[layer.input].outside for layer in layers}, enough=kept < len(layers),
         bytes=(file_bytes(source), file_bytes(target)),
     )  # fmt: skip
 

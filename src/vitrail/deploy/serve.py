@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.deploy.serve_config import ServeConfig
+from vitrail.deploy.serve_config import BACKLOG, ServeConfig
 from vitrail.deploy.serve_logs import log
 from vitrail.deploy.serve_metrics import Metrics
 from vitrail.errors import ConfigError, VitrailError
@@ -28,7 +28,6 @@ from vitrail.errors import ConfigError, VitrailError
 if TYPE_CHECKING:
     from vitrail.deploy.serve_model import Opener
 
-_BACKLOG = 512
 _PATIENCE = 30.0  # the longest pause before a worker that keeps dying is started again
 _TICK = 0.1
 
@@ -66,7 +65,7 @@ def listen(config: ServeConfig) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(f"{config.host}:{config.port} cannot be listened at: {error.strerror or error}") from error
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
 

@@ -8,6 +8,7 @@ from vitrail.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHORTEST_KEY = 16
+BACKLOG = 512  # connections that wait to be accepted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,11 +35,11 @@ def patient_protocol(config: ServeConfig, head_seconds: float = HEAD_SECONDS) ->
             """Stops the clock when a head is whole; starts it when another begins."""
             if self.transport.is_closing():
                 return
-            before: Any = self.cycle  # None until the first request
+            before = self.cycle
             super().data_received(data)
             if self.cycle is not before:
                 self._stop()
-            elif self._timer is None and (before is None or before.response_complete):
+            elif self._timer is None and getattr(before, "response_complete", True):  # None before the first request
                 self._timer = self.loop.call_later(head_seconds, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:

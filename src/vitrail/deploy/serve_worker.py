@@ -1,6 +1,8 @@
 """One process of a service: it opens the model, answers until it is told to end, and then loses nobody."""
 
 import asyncio
+import ctypes
+import gc
 import os
 import signal
 import socket
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.deploy.serve_app import App
-from vitrail.deploy.serve_config import ServeConfig
+from vitrail.deploy.serve_config import BACKLOG, ServeConfig
 from vitrail.deploy.serve_http import patient_protocol
 from vitrail.deploy.serve_logs import log
 from vitrail.deploy.serve_metrics import Metrics
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     import uvicorn
 
 _IDLE = 1.0  # seconds that a connection without a request is kept after the listener has closed
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_KEPT = 16 << 20  # bytes that memory may grow by before the allocator is asked to give some back
 _LOOK = 1.0  # seconds between two looks at memory and at the supervisor
 
 
@@ -68,6 +72,7 @@ def make_server(app: App, config: ServeConfig) -> "uvicorn.Server":
         lifespan="off",
         log_config=None,
         access_log=False,
+        backlog=1,  # connections accepted at a time: more, and one worker would take all that wait
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=int(config.timeout) + 5,
@@ -77,6 +82,12 @@ def make_server(app: App, config: ServeConfig) -> "uvicorn.Server":
 
     class Draining(uvicorn.Server):
         """Goes on accepting for a while, takes in whoever stands in the queue, and closes only then."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Starts to accept; the socket's queue keeps its length."""
+            await super().startup(sockets)
+            for listener in sockets or []:
+                listener.listen(BACKLOG)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """No request is lost: every answer from now on says `Connection: close`."""
@@ -121,11 +132,29 @@ def _ender(server: "uvicorn.Server") -> Callable[[], None]:
 
 
 async def _watch(app: App, server: "uvicorn.Server", supervisor: int) -> None:
-    """Measures memory, and ends a worker whose supervisor is gone."""
-    page = os.sysconf("SC_PAGE_SIZE")
+    """Measures memory, gives back what the allocator keeps, and ends a worker whose supervisor is gone."""
+    mark = _resident()
     while True:
-        app.metrics.put("resident_memory_bytes", page * int(Path("/proc/self/statm").read_text().split()[1]))
+        if _resident() > mark + _KEPT:
+            await asyncio.to_thread(_trim)
+            mark = max(mark, _resident())
+        app.metrics.put("resident_memory_bytes", _resident())
         if os.getppid() != supervisor:
             log("error", "the supervisor is gone")
             server.should_exit = True
         await asyncio.sleep(_LOOK)
+
+
+def _resident() -> int:
+    """Bytes of memory in use; 0 where the system does not tell."""
+    try:
+        return _PAGE * int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+def _trim() -> None:
+    """Frees what rings of references hold, and lets glibc return it: large pictures leave holes in its arenas."""
+    gc.collect()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

@@ -25,8 +25,8 @@ _NOTES = (
     "Pixels go, or come, from the most important on, in {steps} steps, and the probability of the class is drawn over "
     "the share of pixels: deletion begins with the image and ends with {deletion}, insertion begins with {insertion} "
     "and ends with the image. The area under the curve is small for deletion and large for insertion where a map is "
-    "true. Numbers are medians over {count} images, with the quartiles; `random` has noise for a map, `centre` the "
-    "nearness to the middle."
+    "true. Numbers are medians over {count} images, and their spread is the distance of the quartiles; `random` has "
+    "noise for a map, `centre` the nearness to the middle."
 )
 _RANDOMISATION = (
     "Part after part of the model, from the head down, has its parameters shuffled, and the maps are computed anew. "
@@ -49,13 +49,13 @@ def areas(
     target: Target = None,
     *,
     steps: int = 32,
-    deletion: Baseline = "mean",
+    deletion: Baseline = "blur",
     insertion: Baseline = "blur",
 ) -> Areas:
     """The areas under the curves of deletion and insertion: images B C H W and maps B H W -> B each.
 
-    Pixels that are deleted get the image's mean colour, inserted ones come into the blurred image, as in
-    arXiv:1806.07421; `deletion` and `insertion` choose other ways.
+    Pixels that are not there have those of the blurred image. With "mean" they have the image's mean colour; but a flat
+    colour in scattered places makes an image unlike any other, so that even noise then deletes well.
     """
     backbone = subject(model)
     _check(maps, images, "the map")
@@ -96,7 +96,7 @@ def faithfulness(
     masks: Tensor | None = None,
     randomise: bool = False,
     steps: int = 32,
-    deletion: Baseline = "mean",
+    deletion: Baseline = "blur",
     insertion: Baseline = "blur",
     seed: int = 0,
 ) -> Report:
@@ -148,7 +148,7 @@ def _randomisation(
 
 def _median(name: str, values: Tensor) -> dict[str, Value]:
     low, middle, high = torch.quantile(values.float(), values.new_tensor([0.25, 0.5, 0.75]).float()).tolist()
-    return {name: middle, f"{name} from": low, f"{name} to": high}
+    return {name: middle, f"{name[:3]}. spread": high - low}
 
 
 def _check(maps: Tensor, images: Tensor, name: str) -> None:

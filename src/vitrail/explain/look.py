@@ -41,11 +41,13 @@ def look(
     layers: Sequence[int] | None = None,
     attention: bool = True,
     top: int = 5,
+    steps: int = 32,
 ) -> Iterator[View]:
     """Each picture in turn: answers, saliency of the chosen methods for a class, their scores, and attention.
 
     `prepare` makes the model's input of uint8 images; `methods` are the usual ones by default, `target` is the class
-    that is predicted, `layers` all that have attention. Without `attention` none is read.
+    that is predicted, `layers` all that have attention. Without `attention` none is read; `steps` are those
+    of the curves of insertion and deletion.
     """
     backbone = task.backbone
     with evaluating(task):
@@ -69,7 +71,7 @@ def look(
                 target=task.classes[int(number)],
                 maps={name: found[0] for name, found in maps.items()},
                 classless=[name for name in chosen if not method_of(name).targeted],
-                scores=scored(backbone, images, maps, number),
+                scores=scored(backbone, images, maps, number, steps=steps),
                 layers=seen,
                 why=why,
             )
@@ -136,11 +138,14 @@ def prefix_names(model: Backbone, count: int) -> tuple[str, ...]:
     return tuple((names + [f"register {number + 1}" for number in range(count)])[:count])
 
 
-def scored(model: Backbone, images: Tensor, maps: Mapping[str, Tensor], target: Tensor) -> dict[str, Score]:
+def scored(
+    model: Backbone, images: Tensor, maps: Mapping[str, Tensor], target: Tensor, *, steps: int
+) -> dict[str, Score]:
     """Insertion and deletion of each method's map 1 H W of one image, and of maps that know nothing of the model."""
     blind = baselines(images)
     every = torch.cat([found.to(images.device) for found in (*maps.values(), *blind.values())])  # M H W
-    deletion, insertion = areas(model, images.expand(len(every), -1, -1, -1), every, target.expand(len(every)))
+    many = images.expand(len(every), -1, -1, -1)
+    deletion, insertion = areas(model, many, every, target.expand(len(every)), steps=steps)
     names = zip((*maps, *blind), insertion.tolist(), deletion.tolist(), strict=True)
     return {name: Score(into, out, baseline=name in blind) for name, into, out in names}
 

@@ -63,8 +63,9 @@ class CornerAttention(SoftmaxAttention):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
-        q, k, v = (unfold(part, grid) for part in self.heads(tokens))  # B*4 A N/4 d
-        return self.joined(fold(F.scaled_dot_product_attention(q, k, v, scale=self.scale), grid))
+        q, k, v = self.heads(unfold(tokens, grid))  # B*4 A N/4 d
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale).transpose(1, 2).flatten(2)
+        return self.drop(self.projection(self.norm(fold(mixed, grid))))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R N, with zeros for the other corners."""
@@ -112,16 +113,16 @@ class MobileViTBlock(nn.Module):
         return self.fuse(torch.cat([maps, self.narrow(wide)], dim=1))
 
 
-def unfold(heads: Tensor, grid: Grid) -> Tensor:
-    """The pixels B A N d of a map -> B*4 A N/4 d: the first of all patches' corners, then the second, and so on."""
-    cut = heads.unflatten(2, (grid[0] // PATCH, PATCH, grid[1] // PATCH, PATCH))  # B A h p w q d
-    return cut.permute(0, 3, 5, 1, 2, 4, 6).flatten(4, 5).flatten(0, 2)  # B p q A h w d -> Bpq A N/4 d
+def unfold(tokens: Tensor, grid: Grid) -> Tensor:
+    """The pixels B N D of a map -> B*4 N/4 D: the first of all patches' corners, then the second, and so on."""
+    cut = tokens.unflatten(1, (grid[0] // PATCH, PATCH, grid[1] // PATCH, PATCH))  # B h p w q D
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3, 4).flatten(0, 2)  # B p q h w D -> Bpq N/4 D
 
 
-def fold(heads: Tensor, grid: Grid) -> Tensor:
-    """B*4 A N/4 d -> B A N d, the way back."""
-    cut = heads.unflatten(2, (grid[0] // PATCH, grid[1] // PATCH)).unflatten(0, (-1, PATCH, PATCH))  # B p q A h w d
-    return cut.permute(0, 3, 4, 1, 5, 2, 6).flatten(2, 5)  # B A h p w q d -> B A N d
+def fold(tokens: Tensor, grid: Grid) -> Tensor:
+    """B*4 N/4 D -> B N D, the way back."""
+    cut = tokens.unflatten(1, (grid[0] // PATCH, grid[1] // PATCH)).unflatten(0, (-1, PATCH, PATCH))  # B p q h w D
+    return cut.permute(0, 3, 1, 4, 2, 5).flatten(1, 4)  # B h p w q D -> B N D
 
 
 class MobileViT(Mobile):
