@@ -1,10 +1,10 @@
-# make venv | demo | test | check | screenshots: each does its own set-up and is quick the second time.
+# make venv | demo | test | test-all | check | screenshots: each does its own set-up and is quick the second time.
 PYTHON ?= python3
 BIN := .venv/bin
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it; this cap is harmless elsewhere.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: venv demo test format lint types check screenshots clean
+.PHONY: venv demo test test-all format lint types check screenshots clean
 
 venv: .venv/ready
 
@@ -18,6 +18,10 @@ demo: venv
 
 test: venv
 	$(BIN)/pytest
+
+# With what takes minutes.
+test-all: venv
+	$(BIN)/pytest -m "slow or not slow"
 
 format: venv
 	$(BIN)/ruff format --check

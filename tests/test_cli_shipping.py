@@ -25,13 +25,19 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dist(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "dist"
-    words = ["export", "packaged", "--to", "onnx", "--images", str(photos), "--rounds", "1", "--licence", "Apache-2.0"]
+    words = ["export", "packaged", "--to", "onnx", "--int8", str(photos), "--rounds", "1", "--licence", "Apache-2.0"]
+    words += ["--force"]  # six pictures are few to judge int8 by
     assert main([*words, "--out", str(out)]) == 0
     return out
 
 
 def test_export_writes_an_artefact_and_its_certificate(dist: Path) -> None:
-    assert {file.name for file in dist.iterdir()} == {"model.onnx", "certificate.html", "certificate.json"}
+    assert {file.name for file in dist.iterdir()} == {
+        "model.onnx",
+        "model.int8.onnx",
+        "certificate.html",
+        "certificate.json",
+    }
     assert "Certificate" in (dist / "certificate.html").read_text()
 
 
@@ -61,9 +67,9 @@ def test_predict_into_a_table_does_nothing_twice(
 def test_bench_measures_a_folder_beside_a_run(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["sections"][1]
-    assert {row["model"] for row in table["rows"]} == {"model.onnx", "packaged"}
+    assert {row["model"] for row in table["rows"]} == {"model.onnx", "model.int8.onnx", "packaged"}
     assert {row["batch"] for row in table["rows"]} == {1, 2}
-    assert json.loads((dist / "fastest.json").read_text())["artefact"] == "model.onnx"
+    assert json.loads((dist / "fastest.json").read_text())["artefact"] in ("model.onnx", "model.int8.onnx")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.models.checkpoint import save as save
     from vitrail.models.registry import create as create
     from vitrail.models.registry import list_models as list_models
-    from vitrail.profiling import describe as describe
+    from vitrail.profiling.describe import describe as describe
     from vitrail.training.run import train as train
     from vitrail.training.trained import open_trained as open_trained
 

@@ -21,5 +21,5 @@ def model() -> Opened:
 def shipped(model: Opened, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Shipped]:
     """Everything that can be exported, in a folder, and what was said of it."""
     out = tmp_path_factory.mktemp("dist")
-    config = ShipConfig(int8=True, certify=QUICK, quantise=QuantiseConfig(calibrate=8), force=True)
-    return out, ship(model, photos(40), out, config, licence="CC0-1.0", recipe={"epochs": 3})
+    config = ShipConfig(certify=QUICK, quantise=QuantiseConfig(calibrate=8), force=True)
+    return out, ship(model, photos(20), out, config, calibration=photos(40), licence="CC0-1.0", recipe={"epochs": 3})

@@ -13,7 +13,12 @@ from vitrail.deploy.export import OPSET, to_program, write_onnx, write_torch
 from vitrail.errors import Unsupported
 
 
-@pytest.mark.parametrize("name", one_of_each_family())
+# The others take minutes together.
+QUICK = ("vit_tiny_patch8", "resnet18", "pvt_tiny", "mixer_s32")
+FAMILIES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in one_of_each_family()]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_family_exports_to_torch_and_onnx(name, tmp_path):
     model = opened(name)
     eager, card = TorchEngine("eager", model), Card.of(model)

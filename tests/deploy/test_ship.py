@@ -1,8 +1,9 @@
 import pytest
 from shipped import photos
 
-from vitrail.deploy import certificate
+from vitrail.deploy import certificate, quantise
 from vitrail.deploy.certificate import CertifyConfig, Tolerance
+from vitrail.deploy.quantise import QuantiseConfig
 from vitrail.deploy.ship import ShipConfig, ship
 from vitrail.errors import ConfigError
 
@@ -29,6 +30,17 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
     told = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK, force=True))
     assert [file.name for file in told.files] == ["model.pt2"]
     assert "model.pt2" in told.report["Written by force"].text
+
+
+def test_int8_that_harms_is_not_written_and_says_so(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(quantise, "differences", lambda *_: (0.0, 0.0, 0.0))
+    config = ShipConfig(targets=("onnx",), certify=QUICK, quantise=QuantiseConfig(calibrate=2, step=1.0))
+    told = ship(model, photos(4), tmp_path, config, calibration=photos(6))
+    assert [file.name for file in told.files] == ["model.onnx"]
+    assert "int8 failed" in told.refused["model.int8"]
+    assert "blocks.0.mlp.fc1" in told.report["What int8 does to the layers"].text
+    with pytest.raises(ConfigError, match="int8 artefacts are ONNX"):
+        ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK), calibration=photos(6))
 
 
 def test_nothing_asked_for_is_an_error(model, tmp_path):

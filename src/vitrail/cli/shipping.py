@@ -22,7 +22,11 @@ def add_export(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--to", default="onnx", help="some of torch, onnx, openvino, separated by commas (default onnx)")
     verb.add_argument("--out", metavar="FOLDER", type=Path, default=Path("dist"), help="default dist/")
     verb.add_argument("--int8", metavar="IMAGES", help="also in int8, calibrated and judged on these pictures")
-    verb.add_argument("--images", metavar="IMAGES", help="pictures for the certificate (default: the run's own data)")
+    verb.add_argument(
+        "--images",
+        metavar="IMAGES",
+        help="pictures for the certificate (default: half of those of --int8, or the run's own data)",
+    )
     verb.add_argument("--count", type=int, default=200, help="how many of them (default 200)")
     verb.add_argument("--rounds", type=int, default=5, help="rounds of timing in the certificate (default 5)")
     verb.add_argument("--licence", help="the licence of the weights, which the artefacts state")
@@ -53,22 +57,33 @@ def export(options: argparse.Namespace) -> None:
         raise ConfigError(f"there is nothing to export to that is called {wrong[0]!r}; {nearest(wrong[0], TARGETS)}")
     opened = open_trained(options.run)
     run = _run_file(options.run)
-    source = options.int8 or options.images or run.get("source")
-    if source is None:
-        raise ConfigError(f"{options.run} does not say what it was trained on; name pictures: --images photos/")
-    with busy(f"reading {source}"):
-        images = read_pictures(str(source), options.count)
+    images, calibration = _pictures(options, run)
     certify = CertifyConfig(images=options.count, rounds=options.rounds)
-    config = ShipConfig(targets=targets, int8=options.int8 is not None, force=options.force, certify=certify)
+    config = ShipConfig(targets=targets, force=options.force, certify=certify)
     with busy(f"exporting {options.run} to {', '.join(targets)}"):
-        shipped = ship(opened, images, options.out, config, licence=options.licence, recipe=run.get("recipe"))
+        told = {"licence": options.licence, "recipe": run.get("recipe")}
+        shipped = ship(opened, images, options.out, config, calibration=calibration, **told)
     shipped.report.print()
     for file in shipped.files:
         print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")  # noqa: T201
     print(f"certificate: {options.out / 'certificate.html'}")  # noqa: T201
     if shipped.refused:
         name, why = next(iter(shipped.refused.items()))
-        raise DataError(f"{len(shipped.refused)} not written; {name}: {why} (--force writes it all the same)")
+        raise DataError(f"{len(shipped.refused)} not written; {name}: {why}")
+
+
+def _pictures(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[Tensor], list[Tensor] | None]":
+    """Pictures that prove artefacts, and others that calibrate int8: never the same."""
+    proving = options.images or (None if options.int8 else run.get("source"))
+    if proving is None and options.int8 is None:
+        raise ConfigError(f"{options.run} does not say what it was trained on; name pictures: --images photos/")
+    with busy(f"reading {options.int8 or proving}"):
+        if options.int8 is None:
+            return read_pictures(str(proving), options.count), None
+        if proving is not None:
+            return read_pictures(str(proving), options.count), read_pictures(options.int8, options.count)
+        both = read_pictures(options.int8, 2 * options.count)
+    return both[1::2], both[::2]
 
 
 def bench(options: argparse.Namespace) -> None:

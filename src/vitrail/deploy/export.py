@@ -69,10 +69,17 @@ def write_onnx(program: torch.export.ExportedProgram, card: Card, path: Path) ->
 
 
 def _name_sides(graph: Any) -> None:
-    """Gives the free sides of the images their names, where the exporter numbers them."""
+    """Gives the free sides of the images their names, where the exporter numbers them.
+
+    What it says of values in between is left out where it is not a number: ONNX Runtime would believe it, and it is
+    wrong where a batch is folded into another axis.
+    """
     known = {str(side): name for side, name in zip(graph.inputs[0].shape, SIDES, strict=True)}
-    values = [*graph.inputs, *(value for node in graph.all_nodes() for value in node.outputs)]
-    for value in values:
+    ends = [*graph.inputs, *graph.outputs]
+    for value in (value for node in graph.all_nodes() for value in node.outputs):
+        if value not in ends and any(not isinstance(side, int) for side in value.shape or ()):
+            value.shape = None
+    for value in ends:
         for place, side in enumerate(value.shape or ()):
             if not isinstance(side, int):
                 value.shape[place] = re.sub(r"[a-z]+\d+", lambda found: known.get(found[0], found[0]), str(side))

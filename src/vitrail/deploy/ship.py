@@ -23,10 +23,9 @@ TARGETS: tuple[Target, ...] = ("torch", "onnx", "openvino")
 
 @dataclass(frozen=True, kw_only=True)
 class ShipConfig(Config):
-    """Which artefacts, whether in int8 too, and what goes into them; `force` writes those outside tolerance as well."""
+    """Which artefacts, and how they are proved; `force` writes those outside tolerance as well."""
 
     targets: tuple[Target, ...] = TARGETS
-    int8: bool = False
     force: bool = False
     certify: CertifyConfig = CertifyConfig()
     quantise: QuantiseConfig = QuantiseConfig()
@@ -42,10 +41,13 @@ class Shipped:
 
 
 def ship(
-    opened: Opened, images: Sequence[Tensor], out: Path, config: ShipConfig, *, licence: str | None = None,
-    recipe: Mapping[str, Any] | None = None,
+    opened: Opened, images: Sequence[Tensor], out: Path, config: ShipConfig, *,
+    calibration: Sequence[Tensor] | None = None, licence: str | None = None, recipe: Mapping[str, Any] | None = None,
 ) -> Shipped:  # fmt: skip
-    """Exports a run, proves each artefact on real images uint8 C H W, and writes those that pass into a folder."""
+    """Exports a run, proves each artefact on real images uint8 C H W, and writes those that pass into a folder.
+
+    With `calibration`, other real images, there are artefacts in int8, too.
+    """
     if not config.targets:
         raise ConfigError(f"nothing to export to; name some of {', '.join(TARGETS)}")
     out.mkdir(parents=True, exist_ok=True)
@@ -53,19 +55,20 @@ def ship(
     card = Card.of(opened, licence=licence, recipe=recipe)
     with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
         work = Path(folder)
-        made, refused, quantised = _make(reference, card, images, work, config)
+        made, refused, quantised = _make(reference, card, calibration, work, config)
         engines: dict[str, Engine] = {path.name: open_engine(path) for path in made}
         certificate = certify(reference, engines, images, config.certify)
         del engines  # files are moved below
         passed = [path for path in made if config.force or not certificate.faults(path.name)]
-        refused |= {path.name: certificate.faults(path.name)[0] for path in made if path not in passed}
+        hint = "(force writes it all the same)"
+        refused |= {path.name: f"{certificate.faults(path.name)[0]} {hint}" for path in made if path not in passed}
         files = tuple(_moved(path, out) for path in passed)
     report = certificate.write(out, _more(quantised, refused, forced=_forced(certificate, passed)))
     return Shipped(files=files, refused=refused, report=report)
 
 
 def _make(
-    reference: TorchEngine, card: Card, images: Sequence[Tensor], work: Path, config: ShipConfig
+    reference: TorchEngine, card: Card, calibration: Sequence[Tensor] | None, work: Path, config: ShipConfig
 ) -> tuple[list[Path], dict[str, str], Quantised | None]:
     """The artefacts asked for, in a working folder; those that cannot be made, with the reason."""
     made: list[Path] = []
@@ -74,17 +77,21 @@ def _make(
     wanted = config.targets
     if "torch" in wanted:
         made.append(write_torch(program, card, work / "model.pt2"))
-    if not config.int8 and "onnx" not in wanted and "openvino" not in wanted:
+    if "onnx" not in wanted and "openvino" not in wanted:
+        if calibration is not None:
+            raise ConfigError("int8 artefacts are ONNX and OpenVINO files; export to one of these, too")
         return made, refused, None
     plain = write_onnx(program, card, work / "model.onnx")
     quantised = None
-    if config.int8:
-        pixels = at_size(images, reference.image_size, reference)
+    if calibration is not None:
+        pixels = at_size(calibration, reference.image_size, reference)
         try:
             quantised = quantise(plain, work / "model.int8.onnx", pixels, config.quantise)
         except Unsupported as error:
             refused["model.int8"] = str(error)
-    sources = [plain] if quantised is None else [plain, quantised.path]
+    if quantised is not None and not quantised.enough:
+        refused["model.int8"] = "int8 failed: no layer could stay in it; see the layers below"
+    sources = [plain, quantised.path] if quantised is not None and quantised.enough else [plain]
     for source in sources:
         if "onnx" in wanted:
             made.append(source)

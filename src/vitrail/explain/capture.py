@@ -153,6 +153,7 @@ class Seen:
         self._mixed: dict[int, Tensor] = {}
         self._gradients: dict[tuple[str, int], Tensor] = {}
         self._known: dict[tuple[str, int], Tensor] = {}  # what was computed already
+        self._closing = ExitStack()
         self._inputs: _Inputs | None = None
         numbers = sorted(self.layers)
 
@@ -180,6 +181,7 @@ class Seen:
     def watch(self) -> Iterator[None]:
         """Keeps what enters the layers, by hooks."""
         with ExitStack() as stack:
+            self._closing = stack
             for layer in self.layers.values():
                 hook = layer.module.register_forward_pre_hook(self._entering(layer.index))
                 stack.callback(hook.remove)
@@ -236,7 +238,8 @@ class Seen:
             self._gradients[what, index] = gradient.detach()
             self._known.pop(("gradient", index), None)
 
-        tensor.register_hook(keep)
+        # A hook holds what was seen, which holds the tensor: no collector sees that ring, so the block's end opens it.
+        self._closing.callback(tensor.register_hook(keep).remove)
 
     def _at(self, index: int) -> tuple[Tensor, Grid]:
         if index not in self._entered:

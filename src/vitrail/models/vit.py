@@ -11,7 +11,7 @@ from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, StarReLUConfig, SwiGLUConfig
-from vitrail.layers.norm import LayerNormConfig, NormConfig
+from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig, UnbiasedLayerNormConfig
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
 from vitrail.layers.pool import ClassPoolConfig, PoolConfig
 from vitrail.layers.position import AddedPositionConfig, LearnedConfig, PositionConfig
@@ -164,6 +164,8 @@ def _reduction(config: ViTConfig, *, num_prefix: int) -> Reduction:
         raise Unsupported(f"{asked} needs softmax attention, which takes any tokens, not {config.attention.kind!r}")
     if not isinstance(config.mlp, GeluMLPConfig | SwiGLUConfig | StarReLUConfig):
         raise Unsupported(f"{asked} needs an MLP that reads each token alone, not {config.mlp.kind!r}")
+    if not isinstance(config.norm, LayerNormConfig | RMSNormConfig | UnbiasedLayerNormConfig):
+        raise Unsupported(f"{asked} needs norms that read each token alone, not {config.norm.kind!r}")
     if inside := [position.kind for position in config.position if not isinstance(position, AddedPositionConfig)]:
         raise Unsupported(f"{asked} needs positions that are added to tokens: {inside[0]!r} reads them from the grid")
     if config.reduce is None:

@@ -15,8 +15,8 @@ from vitrail.profiling.count import cost, sketch
 _HEAD = """# Models
 
 Every family of the registry, as `vitrail models --page docs` writes it down. The pictures are drawn from the configs:
-a box is as high as its grid is fine, and as wide as the stage has blocks. Parameters and multiply-accumulates (MACs) are
-counted for one image of the size named.
+a box is as high as its grid is fine, and as wide as the stage has blocks. Parameters and multiply-accumulates (MACs)
+are counted for one image of the size named.
 """
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#57606a}.s{font-size:11px}rect{fill:#8ab4d8;stroke:#39739d;"
@@ -32,7 +32,8 @@ def section(family: Family) -> str:
     for name, preset in family.presets.items():
         parameters, macs = cost(name)
         height, width = preset.config.image_size
-        rows.append(f"| {name} | {height} x {width} | {parameters / 1e6:.2f} M | {macs / 1e9:.2f} G | {preset.weights} |")
+        counts = f"{parameters / 1e6:.2f} M | {macs / 1e9:.2f} G"
+        rows.append(f"| {name} | {height} x {width} | {counts} | {preset.weights} |")
     paper = family.paper.replace("arXiv:", "https://arxiv.org/abs/")
     return "\n".join([
         f"## {family.name}",
@@ -86,7 +87,8 @@ def _stages(model: Backbone) -> Iterator[tuple[tuple[int, int], int, int, list[s
     for grid, part, dim in zip(grids, model.levels, dims, strict=False):
         blocks = list(part.get_submodule("blocks").children()) if hasattr(part, "blocks") else []
         kinds = Counter(type(block).__name__ for block in blocks)
-        heads = {type(module).__name__ for block in blocks for module in block.modules() if isinstance(module, Attention)}
+        inside = (module for block in blocks for module in block.modules())
+        heads = {type(module).__name__ for module in inside if isinstance(module, Attention)}
         lines = [f"{number} x {kind}" for kind, number in kinds.items()]
         yield grid, len(blocks), dim, [*lines, *sorted(heads)][:3]
 

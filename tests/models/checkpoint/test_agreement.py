@@ -40,4 +40,11 @@ def test_families_differ_and_parts_can_be_left_out():
 
 
 def test_every_preset_has_a_structure():
-    assert all(structure(preset.config)["dim"] > 0 for preset in presets().values())
+    for preset in presets().values():
+        found = structure(preset.config)
+        assert found.get("dim", 0) > 0 or len(found["dims"]) == len(found["depths"])
+
+
+def test_stages_that_differ_are_named():
+    with pytest.raises(CheckpointError, match=r"depths is \(2, 2, 18, 2\), not \(2, 2, 6, 2\)"):
+        check_agreement(hint("swin_small_patch4_window7"), hint("swin_tiny_patch4_window7"), by="x", path=FILE)

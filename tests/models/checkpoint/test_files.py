@@ -319,7 +319,8 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
 def test_tensors_of_nobody(tmp_path: Path) -> None:
     save_file({"a.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     refused(
-        tmp_path / "model.safetensors", r"is not recognised as vitrail, hf, torchvision, timm; it holds 1 tensors: a"
+        tmp_path / "model.safetensors",
+        r"is not recognised as a model of vitrail, timm, Hugging Face or torchvision; it holds 1 tensors: a",
     )
 
 

@@ -226,7 +226,7 @@ def test_a_config_that_says_only_what_is_not_the_default(tmp_path: Path) -> None
     [
         ({"hidden_act": "relu"}, Unsupported, "hidden_act is 'relu'; did you mean 'gelu'"),
         ({"hidden_act": "gelu_neww"}, Unsupported, "did you mean 'gelu_new'"),
-        ({"model_type": "swin"}, Unsupported, "model_type 'swin', which is no plain ViT"),
+        ({"model_type": "vitdet"}, Unsupported, "model_type 'vitdet', which is no plain ViT"),
         ({"num_hidden_layers": 3}, CheckpointError, r"missing.*encoder\.layer\.2"),
         ({"num_hidden_layers": 1}, CheckpointError, r"surplus.*encoder\.layer\.1"),
         ({"hidden_size": 60}, CheckpointError, "misshaped"),

@@ -170,7 +170,7 @@ class WindowAttention(MultiHead):
         if self.qv_bias is None:
             return self.qkv(tokens)
         q_bias, v_bias = self.qv_bias
-        return F.linear(tokens, self.qkv.weight, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias]))
+        return self.qkv(tokens) + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
 
     def _placed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each; for cosines, of length 1 and times the learned scale."""

@@ -83,7 +83,8 @@ def _recognise(weights: Weights) -> Dialect:
             return dialect
     some = ", ".join(sorted(weights.tensors)[:6])
     raise CheckpointError(
-        f"{weights.path} is not recognised as {', '.join(DIALECTS)}; it holds {len(weights.tensors)} tensors: {some}"
+        f"{weights.path} is not recognised as a model of vitrail, timm, Hugging Face or torchvision; "
+        f"it holds {len(weights.tensors)} tensors: {some}"
     )
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 from vitrail.errors import CheckpointError
 from vitrail.models.backbone import BackboneConfig
+from vitrail.models.staged import StagedConfig
 from vitrail.models.vit import ViTConfig
 
 
 def structure(config: BackboneConfig) -> dict[str, Any]:
     """What two configs must share for one's weights to be the other's, whatever the image size and the classes."""
+    if isinstance(config, StagedConfig):
+        return {"family": type(config).__name__, "dims": config.dims, "depths": config.depths}
     if not isinstance(config, ViTConfig):
         return {"family": type(config).__name__}
     bias = getattr(config.attention, "bias", None)
