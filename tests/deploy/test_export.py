@@ -12,7 +12,6 @@ from vitrail.deploy.engine import TorchEngine, open_engine
 from vitrail.deploy.export import OPSET, to_program, write_onnx, write_torch
 from vitrail.errors import Unsupported
 
-
 # The others take minutes together.
 QUICK = ("vit_tiny_patch8", "resnet18", "pvt_tiny", "mixer_s32")
 FAMILIES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in one_of_each_family()]
