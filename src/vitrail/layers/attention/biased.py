@@ -11,7 +11,8 @@ from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention.base import Attention, AttentionConfig, Site
 from vitrail.layers.linear_norm import LinearNorm
 from vitrail.layers.patch import Grid
-from vitrail.layers.position import Gridded, resample
+from vitrail.layers.position import resample
+from vitrail.layers.relative import OffsetTable
 from vitrail.layers.stage import to_map, to_tokens
 
 
@@ -30,39 +31,28 @@ class BiasedConfig(AttentionConfig, kind="biased"):
         return BiasedAttention(self, site)
 
 
-class OffsetBias(Gridded):
+class OffsetBias(OffsetTable):
     """One learned number per head and absolute offset between patches: grid -> A Q N.
 
     Queries stand on every `stride`-th row and column.
     """
 
-    index: Tensor
-
     def __init__(self, num_heads: int, *, grid: Grid, stride: int = 1) -> None:
-        super().__init__(grid)
         self.stride = stride
-        self.table = nn.Parameter(torch.zeros(num_heads, grid[0] * grid[1]))
-        self.register_buffer("index", offset_index(grid, stride), persistent=False)
+        super().__init__(torch.zeros(num_heads, grid[0] * grid[1]), grid)
 
-    def _table_at(self, grid: Grid) -> Tensor:
+    def index_at(self, grid: Grid) -> Tensor:
+        """The entries that queries and keys of a grid read: Q N."""
+        return offset_index(grid, self.stride)
+
+    def table_at(self, grid: Grid) -> Tensor:
+        """The table resampled to a grid."""
         return resample(self.table.T, self.grid, grid).T
-
-    def resize(self, grid: Grid) -> None:
-        """Resamples the table in place."""
-        table = self._table_at(grid).detach().clone()
-        self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
-        self.grid = grid
-        self.reset_tables(table)
-
-    def reset_tables(self, like: Tensor) -> None:
-        """Computes the index anew, on the device of `like`."""
-        self.index = offset_index(self.grid, self.stride).to(like.device)
 
     def forward(self, grid: Grid) -> Tensor:
         """The bias for a grid: A Q N."""
-        if grid == self.grid:
-            return self.table[:, self.index]
-        return self._table_at(grid)[:, offset_index(grid, self.stride).to(self.index.device)]
+        table, index = self.read(grid)
+        return table[:, index]
 
 
 def offset_index(grid: Grid, stride: int) -> Tensor:
@@ -95,9 +85,8 @@ class BiasedAttention(Attention):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
         q, k, v = self._heads(tokens)
-        bias = self._bias(tokens, grid).to(q.dtype)[
-            None
-        ]  # 1 A P+N P+N: with three axes, the CPU's fused kernel is left
+        # 1 A P+N P+N: with three axes, the CPU's fused kernel is left.
+        bias = self._bias(tokens, grid).to(q.dtype)[None]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.drop(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))))  # B A N v -> B N D
 
