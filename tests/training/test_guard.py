@@ -35,13 +35,16 @@ def test_the_error_names_step_epoch_and_what_is_kept() -> None:
 
 
 def test_a_signal_is_noted_and_the_second_acts() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with Signals() as signals:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert signals.received == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores SIGINT
+    try:
+        with Signals() as signals:
             os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            assert signals.received == signal.SIGINT
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, outside)
 
 
 def test_handlers_come_back() -> None:
