@@ -126,7 +126,7 @@ def test_state_dict_and_deepcopy_keep_it(name):
         assert torch.equal(twin(images), expected)
 
 
-@every_family
+@every_option_set
 def test_bfloat16_is_near_float32(name):
     model = tiny(name)
     images = pictures(model)
@@ -153,7 +153,7 @@ def test_dynamic_size_is_a_resized_copy(name):
         torch.testing.assert_close(copy.deepcopy(model).resize(size)(images), expected, atol=1e-5, rtol=1e-5)
 
 
-@every_family
+@every_option_set
 @pytest.mark.parametrize("rates", [{}, {"dropout": 0.2, "drop_path": 0.4}], ids=["calm", "dropping"])
 def test_checkpointing_gives_the_same_gradients(name, rates):
     known = {rate: value for rate, value in rates.items() if hasattr(tiny(name).config, rate)}
@@ -168,7 +168,7 @@ def test_checkpointing_gives_the_same_gradients(name, rates):
     torch.testing.assert_close(recomputed, kept)
 
 
-@every_family
+@every_option_set
 def test_compiles_whole(name):
     model = tiny(name)
     images = pictures(model)
@@ -177,7 +177,7 @@ def test_compiles_whole(name):
     torch.testing.assert_close(compiled(images), model(images))
 
 
-@every_family
+@every_option_set
 def test_exports_with_any_batch(name):
     model = tiny(name)
     shapes = {"images": {0: torch.export.Dim("batch")}}
@@ -185,6 +185,14 @@ def test_exports_with_any_batch(name):
     for batch in (1, 3):
         images = pictures(model, batch)
         torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
+
+
+@every_family
+def test_exports_strictly(name):
+    model = tiny(name)
+    images = pictures(model)
+    program = torch.export.export(model, (images,), strict=True).module()
+    torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
 
 
 @a_few
