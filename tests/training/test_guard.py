@@ -1,6 +1,5 @@
 """Numbers that are none, and signals."""
 
-import os
 import signal
 import threading
 
@@ -38,10 +37,10 @@ def test_a_signal_is_noted_and_the_second_acts() -> None:
     outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores SIGINT
     try:
         with Signals() as signals:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             assert signals.received == signal.SIGINT
             with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, outside)

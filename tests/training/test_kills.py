@@ -31,14 +31,14 @@ def life(place, step, number, moment):
     treat, write = loop.step.treat, loop.store._write
     def treated(batch, epoch):
         if moment == "step" and loop.progress.step == step:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         return treat(batch, epoch)
     def written(file, header, learner):
         if moment == "save" and loop.progress.step >= step:
             import vitrail.models.checkpoint.files as files
             def torn(new):  # dies with half of the file on disk
                 Path(new).write_bytes(b"half")
-                os.kill(os.getpid(), number)
+                signal.raise_signal(number)
             files.write_atomically(file, torn)
         write(file, header, learner)
     loop.step.treat, loop.store._write = treated, written

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 from pathlib import Path
 
@@ -138,7 +137,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
 
     def interrupted(batch, epoch):
         if loop.progress.step == 4:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         return treat(batch, epoch)
 
     loop.step.treat = interrupted

@@ -163,13 +163,13 @@ def test_a_compiled_run_learns_what_a_plain_one_learns(tmp_path: Path, monkeypat
 
 
 INTERRUPTED = """
-import os, signal, sys
+import signal, sys
 import vitrail.training.loop as loop_module
 from vitrail.training.run import train
 step = loop_module.Loop._step
 def stepped(self, parts):
     if self.progress.step == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     step(self, parts)
 loop_module.Loop._step = stepped
 if sys.argv[3] == "resume":
