@@ -4,10 +4,11 @@
     python benchmarks/attention.py --device cuda --train
 
 One layer (width 64, two heads, float32, one image, a class token) on square grids of 64 to 16,384 patches, for every
-registered mechanism with its default options, and for softmax attention without the fused kernel. Mechanisms take
-turns at each size, round by round, so that a noisy machine is noisy for all of them. Times are medians; peak memory is
-what the allocator handed out at most beyond tokens and weights, inside kernels too. `exponent` is the slope of the
-logarithms from N = 1,024 on: 2 is quadratic, 1 is linear. A size that would take longer than the budget is left out.
+registered mechanism with its default options, for deformable attention with one point for four patches, and for softmax
+attention without the fused kernel. Mechanisms take turns at each size, round by round, so that a noisy machine is noisy
+for all of them. Times are medians; peak memory is what the allocator handed out at most beyond tokens and weights,
+inside kernels too. `exponent` is the slope of the logarithms from N = 1,024 on: 2 is quadratic, 1 is linear. A size
+that would take longer than the budget is left out.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
+from vitrail.layers.attention import AttentionConfig, DeformableConfig, Site, SoftmaxConfig
 
 SEED = 0
 SIDES = (8, 16, 32, 64, 128)  # N is the square
@@ -38,8 +39,9 @@ AT = 4096  # where all are held against dense softmax attention
 
 
 def contenders() -> dict[str, AttentionConfig]:
-    """Every mechanism as it stands, and softmax attention that writes its matrix out."""
+    """Every mechanism as it stands, deformable attention with fewer points, and softmax that writes its matrix out."""
     found: dict[str, Any] = {kind: cls() for kind, cls in AttentionConfig.kinds.items()}
+    found["deformable, stride 2"] = DeformableConfig(stride=2)
     return {"softmax": found.pop("softmax"), "softmax, explicit": SoftmaxConfig(fused=False), **found}
 
 

@@ -123,7 +123,7 @@ def test_bilinear_shares_by_hand():
 def test_sample_reads_between_pixels_and_nothing_outside():
     maps = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     points = torch.tensor([[[[-1.0, -1.0], [-1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [-2.0, -1.0], [5.0, 0.0]]]])
-    assert sample(maps, points)[0, 0, 0].tolist() == [1.0, 2.0, 2.5, 3.5, 0.5, 0.0]
+    assert sample(maps, *points.unbind(-1))[0, 0, 0].tolist() == [1.0, 2.0, 2.5, 3.5, 0.5, 0.0]
 
 
 def test_places_are_exact_in_bfloat16():

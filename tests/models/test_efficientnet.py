@@ -3,9 +3,12 @@
 import pytest
 import torch
 from published import Published, check_published
+from registered import randomise
 from torch import nn
 
 from vitrail.errors import ConfigError
+from vitrail.layers.fuse import fuse
+from vitrail.models.efficientnet import PadAfter
 from vitrail.models.registry import create, resolve
 
 PUBLISHED = {  # the paper's table 2 rounds these, and counts B2 at 260 pixels
@@ -52,3 +55,30 @@ def test_squeeze_is_a_quarter_of_what_comes_in():
 def test_another_number_of_groups_is_refused():
     with pytest.raises(ConfigError, match="depths has 4 numbers; there are 7 groups of blocks"):
         create("efficientnet_b0", dims=(8, 8, 8, 8), depths=(1, 1, 1, 1))
+
+
+def test_padding_after_starts_at_the_first_pixels():
+    """Kernels of 3 begin at pixel 0 and kernels of 5 one before it; an odd size is rounded down."""
+    layer = PadAfter(1, 1, 3, stride=2).eval()
+    torch.nn.init.ones_(layer.conv.weight)
+    maps = torch.arange(16.0).view(1, 1, 4, 4)
+    found = layer(maps)[0, 0] * (1 + 1e-5) ** 0.5
+    torch.testing.assert_close(found, torch.tensor([[45.0, 39.0], [66.0, 50.0]]))  # rows 0-2 and columns 0-2, and so on
+    assert PadAfter(1, 1, 5, stride=2)(torch.randn(2, 1, 7, 9)).shape == (2, 1, 3, 4)
+
+
+def test_padding_after_leaves_names_and_fuses():
+    changes = {"pad_after": (True, False, True, True, True), "eps": 1e-3, "depths": (1,) * 7}
+    model = randomise(create("efficientnet_b0", num_classes=3, **changes)).eval()
+    assert model.state_dict().keys() == create("efficientnet_b0", num_classes=3, depths=(1,) * 7).state_dict().keys()
+    images = torch.randn(1, 3, 75, 50)
+    with torch.no_grad():
+        expected, features = model(images), model.features(images)
+        assert [tuple(level.shape[2:]) for level in features.pyramid] == list(model.config.grids((75, 50)))
+        assert features.grid == (2, 1)
+        torch.testing.assert_close(fuse(model)(images), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_every_halving_says_how_it_pads():
+    with pytest.raises(ConfigError, match="pad_after has 2 entries; sizes are halved 5 times"):
+        create("efficientnet_b0", pad_after=(True, False))

@@ -4,13 +4,14 @@ import copy
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from registered import image_size, one_of_each_family, option_sets, pictures, tiny
 
 from vitrail.config import from_dict, to_dict
-from vitrail.errors import Unsupported
+from vitrail.errors import InputError, Unsupported
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.registry import FAMILIES, build, list_models, presets, resolve
 
@@ -168,31 +169,48 @@ def test_checkpointing_gives_the_same_gradients(name, rates):
     torch.testing.assert_close(recomputed, kept)
 
 
-@every_option_set
-def test_compiles_whole(name):
-    model = tiny(name)
-    images = pictures(model)
+def compiles(model: Backbone, images: torch.Tensor) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images), model(images))
 
 
-@every_option_set
-def test_exports_with_any_batch(name):
-    model = tiny(name)
-    shapes = {"images": {0: torch.export.Dim("batch")}}
-    program = torch.export.export(model, (pictures(model),), dynamic_shapes=shapes).module()
-    for batch in (1, 3):
-        images = pictures(model, batch)
+def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
+    program = torch.export.export(model, (images,), **options).module()
+    for batch in (1, 3) if options.get("dynamic_shapes") else (2,):
+        images = torch.randn(batch, *images.shape[1:])
         torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
 
 
+ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
+
+
 @every_family
+@pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
+def test_compiles_and_exports_at_two_sizes(name):
+    model = tiny(name)
+    compiles(model, pictures(model))
+    exports(model, pictures(model), **ANY_BATCH)
+    try:
+        model.resize(image_size(model.config, (4, 5)))
+    except InputError:  # weights that belong to one grid: the other size is another model
+        model = tiny(name, image_size=image_size(model.config, (4, 5)))
+    compiles(model, pictures(model))
+    exports(model, pictures(model))
+
+
+@pytest.mark.slow
+@every_option_set
+def test_every_option_compiles_and_exports(name):
+    model = tiny(name)
+    compiles(model, pictures(model))
+    exports(model, pictures(model), **ANY_BATCH)
+
+
+@a_few
 def test_exports_strictly(name):
     model = tiny(name)
-    images = pictures(model)
-    program = torch.export.export(model, (images,), strict=True).module()
-    torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
+    exports(model, pictures(model), strict=True)
 
 
 @a_few

@@ -1,6 +1,5 @@
 """Relative position bias: one learned number per head and offset, added to the attention logits."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -19,65 +18,41 @@ class RelativeConfig(PositionConfig, kind="relative"):
         return RelativeBias(num_heads, grid=grid, num_prefix=num_prefix)
 
 
-class OffsetTable(Gridded):
-    """A learned table of numbers by offset, and the entries of it that each pair of tokens reads."""
+class RelativeBias(Gridded):
+    """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets, and three entries that touch the prefix."""
 
-    table: nn.Parameter
     index: Tensor
 
-    def __init__(self, table: Tensor, grid: Grid) -> None:
+    def __init__(self, num_heads: int, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
-        self.table = nn.Parameter(table)
-        self.register_buffer("index", self.index_at(grid), persistent=False)
+        self.num_prefix = num_prefix
+        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.table = nn.Parameter(torch.zeros(offsets + (3 if num_prefix else 0), num_heads))
+        self.register_buffer("index", relative_index(grid, num_prefix), persistent=False)
 
-    @abstractmethod
-    def table_at(self, grid: Grid) -> Tensor:
-        """The table resampled to a grid."""
-
-    @abstractmethod
-    def index_at(self, grid: Grid) -> Tensor:
-        """The entries that queries and keys of a grid read."""
-
-    def read(self, grid: Grid) -> tuple[Tensor, Tensor]:
-        """The table and the index for a grid."""
+    def forward(self, grid: Grid) -> Tensor:
+        """The bias for a grid: A P+N P+N."""
         if grid == self.grid:
-            return self.table, self.index
-        return self.table_at(grid), self.index_at(grid).to(self.index.device)
+            return self.table[self.index].permute(2, 0, 1)  # N N A -> A N N
+        index = relative_index(grid, self.num_prefix).to(self.index.device)
+        return self._table_at(grid)[index].permute(2, 0, 1)
 
     def resize(self, grid: Grid) -> None:
         """Resamples the table in place."""
-        table = self.table_at(grid).detach().clone()
+        table = self._table_at(grid).detach().clone()
         self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
         self.grid = grid
         self.reset_tables(table)
 
     def reset_tables(self, like: Tensor) -> None:
         """Computes the index anew, on the device of `like`."""
-        self.index = self.index_at(self.grid).to(like.device)
+        self.index = relative_index(self.grid, self.num_prefix).to(like.device)
 
-
-class RelativeBias(OffsetTable):
-    """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets, and three entries that touch the prefix."""
-
-    def __init__(self, num_heads: int, *, grid: Grid, num_prefix: int) -> None:
-        self.num_prefix = num_prefix
-        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
-        super().__init__(torch.zeros(offsets + (3 if num_prefix else 0), num_heads), grid)
-
-    def index_at(self, grid: Grid) -> Tensor:
-        """The entries that queries and keys of a grid read: P+N P+N."""
-        return relative_index(grid, self.num_prefix)
-
-    def table_at(self, grid: Grid) -> Tensor:
+    def _table_at(self, grid: Grid) -> Tensor:
         """The table resampled to a grid; what touches the prefix stays."""
         old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
         offsets, extra = self.table[: old[0] * old[1]], self.table[old[0] * old[1] :]
         return torch.cat([resample(offsets, old, new), extra])
-
-    def forward(self, grid: Grid) -> Tensor:
-        """The bias for a grid: A P+N P+N."""
-        table, index = self.read(grid)
-        return table[index].permute(2, 0, 1)  # N N A -> A N N
 
 
 def relative_index(grid: Grid, num_prefix: int) -> Tensor:

@@ -2,11 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from vitrail.config import Positive
 from vitrail.errors import ConfigError
-from vitrail.layers.conv import InvertedResidual
+from vitrail.layers.conv import ConvNorm, InvertedResidual
+from vitrail.layers.patch import Grid
 from vitrail.layers.residual import linear_ramp
 from vitrail.layers.stage import MapStage
 from vitrail.models.family import Family, Preset
@@ -18,11 +21,20 @@ GROUPS = ((3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientNetConfig(MobileConfig):
-    """Widths and depths of seven groups of blocks, which make five levels."""
+    """Widths and depths of seven groups of blocks, which make five levels.
+
+    `pad_after` says of the stem and of each group that halves the size whether its convolution is padded as in the
+    authors' code for even sizes, one pixel less above and to the left; an odd size is then rounded down.
+    """
+
+    eps: Positive = 1e-5
+    pad_after: tuple[bool, ...] = (False,) * 5
 
     def __post_init__(self) -> None:
-        """Refuses another number of groups."""
+        """Refuses another number of groups or of halvings."""
         super().__post_init__()
+        if len(self.pad_after) != self.num_levels:
+            raise ConfigError(f"pad_after has {len(self.pad_after)} entries; sizes are halved {self.num_levels} times")
         if len(self.depths) != len(GROUPS):
             raise ConfigError(f"depths has {len(self.depths)} numbers; there are {len(GROUPS)} groups of blocks")
 
@@ -30,6 +42,32 @@ class EfficientNetConfig(MobileConfig):
     def num_levels(self) -> int:
         """How many maps of different sizes there are."""
         return 5
+
+    def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
+        """The grid of each level for an image size, fine to coarse: strides 2, 4, 8 and so on."""
+        grids, (rows, columns) = [], image_size
+        for down in self.pad_after:
+            rows, columns = (side // 2 if down else (side + 1) // 2 for side in (rows, columns))
+            grids.append((rows, columns))
+        return tuple(grids)
+
+
+class PadAfter(ConvNorm):
+    """A ConvNorm that halves the size and starts at the first pixel but kernel // 2 - 1: B C H W -> B D H/2 W/2."""
+
+    def __init__(self, channels: int, dim: int, kernel: int, **options: Any) -> None:
+        super().__init__(channels, dim, kernel, **options)
+        after = kernel // 2
+        self.conv.padding = (0, 0)
+        self.pad = nn.ZeroPad2d((after - 1, after, after - 1, after))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B C H W -> B D H/2 W/2, rounded down."""
+        return super().forward(self.pad(maps))
+
+    def fused(self) -> nn.Module:
+        """The padding, a convolution with a bias, and the activation."""
+        return nn.Sequential(self.pad, super().fused())
 
 
 class EfficientNet(Mobile):
@@ -43,24 +81,29 @@ class EfficientNet(Mobile):
         for dim, depth, (kernel, stride, expansion) in zip(config.dims, config.depths, GROUPS, strict=True):
             if stride == 2 or not levels:
                 levels.append([])
-            for block in range(depth):
-                levels[-1].append(
-                    InvertedResidual(
-                        before,
-                        dim,
-                        kernel,
-                        hidden=expansion * before,
-                        stride=stride if block == 0 else 1,
-                        squeeze=max(before // 4, 1),
-                        drop_path=next(rates),
-                    )
+            for index in range(depth):
+                hidden, halves = expansion * before, stride == 2 and index == 0
+                block = InvertedResidual(
+                    before,
+                    dim,
+                    kernel,
+                    hidden=hidden,
+                    stride=2 if halves else 1,
+                    squeeze=max(before // 4, 1),
+                    eps=config.eps,
+                    drop_path=next(rates),
                 )
+                if halves and config.pad_after[len(levels) - 1]:
+                    options = {"stride": 2, "groups": hidden, "activation": nn.SiLU(), "eps": config.eps}
+                    block.filter = PadAfter(hidden, hidden, kernel, **options)
+                levels[-1].append(block)
                 before = dim
-        super().__init__(config, (MapStage(blocks) for blocks in levels))
+        stem = PadAfter if config.pad_after[0] else ConvNorm
+        super().__init__(config, (MapStage(blocks) for blocks in levels), stem=stem, eps=config.eps)
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)
-_SCALES = {  # how much wider and deeper, and the image size
+SCALES = {  # how much wider and deeper, and the image size
     "b0": (1.0, 1.0, 224),
     "b1": (1.0, 1.1, 240),
     "b2": (1.1, 1.2, 260),
@@ -78,16 +121,20 @@ def _wider(dim: int, factor: float) -> int:
     return nearest + 8 if nearest < 0.9 * dim * factor else nearest
 
 
+def scaled(wider: float, deeper: float) -> dict[str, Any]:
+    """The widths and depths of a network that is wider and deeper than the smallest by two factors."""
+    return {
+        "dims": tuple(_wider(dim, wider) for dim in _DIMS),
+        "depths": tuple(math.ceil(depth * deeper) for depth in _DEPTHS),
+        "stem_dim": _wider(32, wider),
+        "final_dim": _wider(1280, wider),
+    }
+
+
 def _preset(size: str) -> Preset:
-    wider, deeper, pixels = _SCALES[size]
-    config = EfficientNetConfig(
-        image_size=(pixels, pixels),
-        dims=tuple(_wider(dim, wider) for dim in _DIMS),
-        depths=tuple(math.ceil(depth * deeper) for depth in _DEPTHS),
-        stem_dim=_wider(32, wider),
-        final_dim=_wider(1280, wider),
-    )
-    return Preset(config, f"timm efficientnet_{size}.*")
+    wider, deeper, pixels = SCALES[size]
+    config = EfficientNetConfig(image_size=(pixels, pixels), **scaled(wider, deeper))
+    return Preset(config, f"timm efficientnet_{size}.*; hf google/efficientnet-{size}")
 
 
 EFFICIENTNET = Family(
@@ -98,5 +145,5 @@ EFFICIENTNET = Family(
     idea="A small network of inverted residuals is found by search. Width, depth and image size then grow together by "
     "one factor instead of one at a time.",
     use="Few parameters and few operations for their accuracy, on processors more than on graphics cards.",
-    presets={f"efficientnet_{size}": _preset(size) for size in _SCALES},
+    presets={f"efficientnet_{size}": _preset(size) for size in SCALES},
 )

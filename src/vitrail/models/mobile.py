@@ -37,12 +37,14 @@ class Mobile(Staged):
 
     config: MobileConfig
 
-    def __init__(self, config: MobileConfig, stages: Iterable[Stage]) -> None:
+    def __init__(
+        self, config: MobileConfig, stages: Iterable[Stage], *, stem: type[ConvNorm] = ConvNorm, eps: float = 1e-5
+    ) -> None:
         super().__init__(config)
-        self.stem = ConvNorm(config.channels, config.stem_dim, 3, stride=2, activation=nn.SiLU())
+        self.stem = stem(config.channels, config.stem_dim, 3, stride=2, activation=nn.SiLU(), eps=eps)
         self.stages = nn.ModuleList(stages)
         self.norm = nn.Identity()
-        self.final = ConvNorm(config.dims[-1], config.final_dim, 1, activation=nn.SiLU())
+        self.final = ConvNorm(config.dims[-1], config.final_dim, 1, activation=nn.SiLU(), eps=eps)
         self.head = self.new_head()
         initialise(self, "trunc_normal")
         initialise_convolutions(self)

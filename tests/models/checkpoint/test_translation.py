@@ -9,13 +9,21 @@ from parity_families import family_cases
 from peers import timm, transformers
 
 import vitrail
+from vitrail.config import apply
 from vitrail.errors import CheckpointError, Unsupported
 from vitrail.models.checkpoint.dialect import to_ours, to_theirs
 from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.translation import Translation, only, timm_card
-from vitrail.models.registry import FAMILIES, build, create
+from vitrail.models.registry import FAMILIES, build, create, resolve
 
+# What a peer's models have and our presets, which are another's, have not.
+THEIRS = {
+    "hf efficientnet": {"pad_after": (True, True, False, True, True), "eps": 1e-3},
+    "hf swin": {"attention": {"padding": "before_shift"}},
+    "hf swin_v2": {"attention": {"padding": "before_shift"}},
+}
+SMALL = {"dims": (8, 16, 32, 64), "depths": (2, 2, 2, 2), "num_heads": (1, 2, 2, 4)}
 every_translation = pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda each: each.name)
 
 
@@ -46,7 +54,8 @@ def test_without_a_config_the_model_must_be_named(translation: Translation) -> N
 @every_translation
 def test_what_is_written_is_read_back(translation: Translation, tmp_path: Path) -> None:
     family = FAMILIES[translation.family]
-    model = randomise(build(family, next(iter(family.presets.values())).config))
+    config = apply(next(iter(family.presets.values())).config, THEIRS.get(translation.name, {}))
+    model = randomise(build(family, config))
     vitrail.save(model, tmp_path / "ours")
     if translation.describe is None:
         with pytest.raises(Unsupported, match="does not write"):
@@ -68,11 +77,18 @@ def test_timm_builds_what_is_written(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture"),
-    [("resnet18", "ResNet"), ("convnext_atto", "ConvNext"), ("mobilevit_xxs", "MobileViT")],
+    ("name", "architecture", "changes"),
+    [
+        ("resnet18", "ResNet", {}),
+        ("convnext_atto", "ConvNext", {}),
+        ("mobilevit_xxs", "MobileViT", {}),
+        ("efficientnet_b0", "EfficientNet", {"pad_after": (True, True, False, True, False), "eps": 1e-3}),
+        ("swin_tiny_patch4_window7", "Swin", SMALL | {"attention": {"size": (2, 2), "padding": "after_shift"}}),
+        ("swinv2_tiny_window8", "Swinv2", SMALL | {"attention": {"size": (3, 3), "padding": "before_shift"}}),
+    ],
 )
-def test_transformers_builds_what_is_written(name: str, architecture: str, tmp_path: Path) -> None:
-    model = randomise(create(name, num_classes=7, image_size=(64, 64)))
+def test_transformers_builds_what_is_written(name: str, architecture: str, changes: dict, tmp_path: Path) -> None:
+    model = randomise(create(name, num_classes=7, image_size=(64, 64), **changes))
     vitrail.save(model, tmp_path / "ours")
     vitrail.convert(tmp_path / "ours", tmp_path / "theirs", to="hf")
     cls = getattr(transformers, f"{architecture}ForImageClassification")
@@ -83,6 +99,23 @@ def test_transformers_builds_what_is_written(name: str, architecture: str, tmp_p
     expected = model(images)
     theirs_logits = theirs.eval()(images).logits
     torch.testing.assert_close(theirs_logits, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("swin_tiny_patch4_window7", {"image_size": (64, 64)}, "windows of 7 do not fill the grids of"),
+        ("swin_tiny_patch4_window7", {"attention": {"size": (7, 4)}}, "has square windows and patches"),
+        ("swin_tiny_patch4_window7", {"attention": "softmax"}, "has windows and an MLP with GELU"),
+        ("efficientnet_b0", {}, "pads its first convolution below"),
+        ("efficientnet_b0", {"pad_after": (True,) * 5, "final_dim": 8}, "vitrail knows b0 to b7 alone"),
+    ],
+)
+def test_what_transformers_has_no_words_for_is_refused(name: str, changes: dict, message: str) -> None:
+    family, config = resolve(name)
+    translation = next(each for each in TRANSLATIONS if each.name == f"hf {family.name}")
+    with pytest.raises(Unsupported, match=message):
+        translation.describe(apply(config, changes))
 
 
 def test_timm_has_a_name_for_presets_alone() -> None:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from vitrail.config import Count, Positive
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention.base import Attention, AttentionConfig, Site
+from vitrail.layers.attention.by_rows import RowBias, attend_by_rows
 from vitrail.layers.linear_norm import LinearNorm
 from vitrail.layers.patch import Grid
-from vitrail.layers.position import resample
-from vitrail.layers.relative import OffsetTable
+from vitrail.layers.position import Gridded, resample
 from vitrail.layers.stage import to_map, to_tokens
 
 
@@ -31,28 +31,50 @@ class BiasedConfig(AttentionConfig, kind="biased"):
         return BiasedAttention(self, site)
 
 
-class OffsetBias(OffsetTable):
+class OffsetBias(Gridded):
     """One learned number per head and absolute offset between patches: grid -> A Q N.
 
     Queries stand on every `stride`-th row and column.
     """
 
     def __init__(self, num_heads: int, *, grid: Grid, stride: int = 1) -> None:
+        super().__init__(grid)
         self.stride = stride
-        super().__init__(torch.zeros(num_heads, grid[0] * grid[1]), grid)
+        self.table = nn.Parameter(torch.zeros(num_heads, grid[0] * grid[1]))
 
-    def index_at(self, grid: Grid) -> Tensor:
-        """The entries that queries and keys of a grid read: Q N."""
-        return offset_index(grid, self.stride)
-
-    def table_at(self, grid: Grid) -> Tensor:
-        """The table resampled to a grid."""
-        return resample(self.table.T, self.grid, grid).T
+    def resize(self, grid: Grid) -> None:
+        """Resamples the table in place."""
+        self.table = nn.Parameter(self._table_at(grid).detach().clone(), requires_grad=self.table.requires_grad)
+        self.grid = grid
 
     def forward(self, grid: Grid) -> Tensor:
         """The bias for a grid: A Q N."""
-        table, index = self.read(grid)
-        return table[:, index]
+        rows = -(-grid[0] // self.stride)
+        return self.by_rows(grid)(0, rows).unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
+
+    def by_rows(self, grid: Grid, num_prefix: int = 0) -> RowBias:
+        """The bias of some rows of queries, zero for keys before the patches: A w'R P+N.
+
+        All that is read is laid out once, in a strip for each column of queries: A w' (2h-1)w, less than all pairs.
+        """
+        (rows, columns), table = grid, self._table_at(grid).unflatten(1, grid)  # A h w
+        x = torch.arange(columns, device=table.device)
+        down = torch.arange(1 - rows, rows, device=table.device).abs()
+        right = (x[:: self.stride, None] - x).abs()  # w' w
+        strips = table[:, down][..., right].transpose(1, 2).flatten(2)  # A w' (2h-1)w
+        prefix = strips.new_zeros(*strips.shape[:2], num_prefix)
+
+        def read(first: int, last: int) -> Tensor:
+            parts = []
+            for row in range(first, last):
+                start = (rows - 1 - self.stride * row) * columns
+                parts += [prefix, strips[..., start : start + rows * columns]]
+            return torch.cat(parts, dim=2).unflatten(2, (last - first, -1)).flatten(1, 2)
+
+        return read
+
+    def _table_at(self, grid: Grid) -> Tensor:
+        return self.table if grid == self.grid else resample(self.table.T, self.grid, grid).T
 
 
 def offset_index(grid: Grid, stride: int) -> Tensor:
@@ -84,16 +106,15 @@ class BiasedAttention(Attention):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
-        q, k, v = self._heads(tokens)
-        # 1 A P+N P+N: with three axes, the CPU's fused kernel is left.
-        bias = self._bias(tokens, grid).to(q.dtype)[None]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        bias = self.bias.by_rows(grid, tokens.shape[1] - grid[0] * grid[1])
+        mixed = attend_by_rows(*self._heads(tokens), bias, grid, scale=self.head_dim**-0.5)  # B A P+N v
         return self.drop(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))))  # B A N v -> B N D
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R P+N for the queries `rows`."""
         q, k, _ = self._heads(tokens)
-        bias = self._bias(tokens, grid)
+        num_prefix = tokens.shape[1] - grid[0] * grid[1]
+        bias = F.pad(self.bias(grid), (num_prefix, 0, num_prefix, 0))  # A P+N P+N
         if rows is not None:
             q, bias = q[:, :, rows], bias[:, rows]
         return (q @ k.transpose(-2, -1) * self.head_dim**-0.5 + bias).softmax(dim=-1)
@@ -112,10 +133,6 @@ class BiasedAttention(Attention):
         parts = self.qkv(tokens).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A P+N 2d+v
         q, k, v = parts.split([self.head_dim, self.head_dim, self.value_dim], dim=-1)
         return q, k, v
-
-    def _bias(self, tokens: Tensor, grid: Grid) -> Tensor:
-        num_prefix = tokens.shape[1] - grid[0] * grid[1]
-        return F.pad(self.bias(grid), (num_prefix, 0, num_prefix, 0))  # A P+N P+N
 
 
 class SubsampledAttention(nn.Module):
@@ -138,6 +155,6 @@ class SubsampledAttention(nn.Module):
         q = self.q(to_tokens(asking)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A Q d
         kv = self.kv(to_tokens(maps)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A N d+v
         k, v = kv.split([self.head_dim, self.value_dim], dim=-1)
-        bias = self.bias((maps.shape[2], maps.shape[3])).to(q.dtype)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)  # B Q Av
-        return to_map(self.projection(self.activation(mixed)), (asking.shape[2], asking.shape[3]))
+        bias, grid = self.bias.by_rows((maps.shape[2], maps.shape[3])), (asking.shape[2], asking.shape[3])
+        mixed = attend_by_rows(q, k, v, bias, grid, scale=self.head_dim**-0.5)  # B A Q v
+        return to_map(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))), grid)

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from vitrail.config import Count, Positive, Rate
 from vitrail.errors import ConfigError
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
+from vitrail.layers.attention.by_rows import RowBias, attend_by_rows
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
 from vitrail.layers.stage import OnTokens, to_map, to_tokens
+
+FAR = 9.0  # a place outside of any map, whose middles lie from -1 to 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +67,25 @@ class DeformableAttention(MultiHead):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
-        q, k, v, bias, _ = self._read(tokens, grid)
+        q, k, v, points = self._read(tokens, grid)
         dropout = self.dropout if self.training else 0.0
-        return self.joined(F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout))
+        if self.relative is None:
+            return self.joined(F.scaled_dot_product_attention(q, k, v, dropout_p=dropout))
+        # Where prefix tokens stand, far outside, the table says nothing.
+        bias = self.relative.by_rows(F.pad(points, (0, 0, k.shape[2] - points.shape[2], 0), value=FAR), grid)
+        return self.joined(attend_by_rows(q, k, v, bias, grid, scale=self.head_dim**-0.5, dropout=dropout))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R P+N: what a point gets is shared by the four patches around it, as they share in its value.
 
         Beyond the edge there is nothing to read; what a point there gets is shown on the edge.
         """
-        q, k, _, bias, points = self._read(tokens, grid)
+        q, k, _, points = self._read(tokens, grid)
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
-        if rows is not None:
-            q = q[:, :, rows]
-            bias = None if bias is None else bias[:, :, rows]
-        logits = (q * self.head_dim**-0.5) @ k.transpose(-2, -1)  # B A R P+M
-        found = (logits if bias is None else logits + bias).softmax(dim=-1)
+        logits = (q * self.head_dim**-0.5) @ k.transpose(-2, -1)  # B A P+N P+M
+        if self.relative is not None:
+            logits = logits + F.pad(self.relative(points, grid), (num_prefix, 0, num_prefix, 0)).to(q.dtype)
+        found = (logits if rows is None else logits[:, :, rows]).softmax(dim=-1)
         shares = bilinear(points, grid).to(found).repeat_interleave(self.num_heads // self.groups, dim=1)  # B A M N
         return torch.cat([found[..., :num_prefix], found[..., num_prefix:] @ shares], dim=-1)
 
@@ -96,19 +102,16 @@ class DeformableAttention(MultiHead):
         steps = moves.new_tensor([self.reach / rows, self.reach / columns])
         return (centres((rows, columns), moves) + moves * steps).unflatten(0, (-1, self.groups))
 
-    def _read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
-        """Queries B A P+N d, keys and values B A P+M d, the bias B A P+N P+M, and the points B G M 2."""
+    def _read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries B A P+N d, keys and values B A P+M d, and the points B G M 2."""
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         q = self.q(tokens)
         points = self.points(q[:, num_prefix:], grid)
         maps = to_map(tokens[:, num_prefix:], grid).unflatten(1, (self.groups, -1)).flatten(0, 1)  # BG D/G h w
-        read = sample(maps, points.flatten(0, 1)[:, None])[:, :, 0]  # BG D/G M
+        read = sample(maps, *points.flatten(0, 1)[:, None].unbind(-1))[:, :, 0]  # BG D/G M
         read = read.unflatten(0, (-1, self.groups)).flatten(1, 2).transpose(1, 2)  # B M D
         k, v = self.kv(torch.cat([tokens[:, :num_prefix], read], dim=1)).chunk(2, dim=-1)  # B P+M D
-        bias = None
-        if self.relative is not None:
-            bias = F.pad(self.relative(points, grid), (num_prefix, 0, num_prefix, 0)).to(q.dtype)
-        return self.split(q), self.split(k), self.split(v), bias, points
+        return self.split(q), self.split(k), self.split(v), points
 
 
 class SampledBias(Gridded):
@@ -130,25 +133,44 @@ class SampledBias(Gridded):
 
     def forward(self, points: Tensor, grid: Grid) -> Tensor:
         """The bias of every patch of a grid and every point: B G M 2 -> B A N M."""
+        return self.by_rows(points, grid)(0, grid[0]).unflatten(2, (-1, grid[0])).transpose(2, 3).flatten(2, 3)
+
+    def by_rows(self, points: Tensor, grid: Grid) -> RowBias:
+        """The bias of some rows of patches and every point: B G M 2 -> B A wR M."""
         batch, groups = points.shape[:2]
-        apart = (centres(grid, points)[:, None] - points[:, :, None]) / 2  # B G N M 2, from -1 to 1
         table = self._table_at(grid).unflatten(0, (groups, -1)).expand(batch, -1, -1, -1, -1)  # B G A/G 2h-1 2w-1
-        return sample(table.flatten(0, 1), apart.flatten(0, 1)).unflatten(0, (batch, groups)).flatten(1, 2)
+        down, right = (  # BG h M and BG w M, from -1 to 1
+            (middles(count, points)[:, None] - points[..., None, :, axis].flatten(0, 1)) / 2
+            for axis, count in enumerate(grid)
+        )
+
+        def read(first: int, last: int) -> Tensor:
+            found = sample(table.flatten(0, 1), down[:, None, first:last], right[:, :, None])  # BG A/G wR M
+            return found.unflatten(0, (-1, groups)).flatten(1, 2)
+
+        return read
+
+
+def middles(count: int, like: Tensor) -> Tensor:
+    """The middles of equal parts of the way from -1 to 1."""
+    return ((torch.arange(count, device=like.device).to(like.dtype) + 0.5) / count) * 2 - 1
 
 
 def centres(grid: Grid, like: Tensor) -> Tensor:
     """The middles of the cells of a grid, (y, x) from -1 to 1: N 2."""
-    y, x = (((torch.arange(count, device=like.device).to(like.dtype) + 0.5) / count) * 2 - 1 for count in grid)
+    y, x = (middles(count, like) for count in grid)
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
 
 
-def sample(maps: Tensor, points: Tensor) -> Tensor:
-    """Reads maps B C h w between their pixels at (y, x), B R M 2 -> B C R M; nothing is outside.
+def sample(maps: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Reads maps B C h w between their pixels; y and x spread to B R M or B r s M -> B C R M; nothing is outside.
 
     -1 and 1 are the middles of the outermost pixels, as in the authors' code. Places are exact to float32 whatever the
     type of the maps: bfloat16 would shift them by a fifth of a pixel in a map of 56.
     """
-    return F.grid_sample(maps.to(points.dtype), points.flip(-1), align_corners=True).to(maps.dtype)
+    # All x, then all y: on CPUs the kernel reads them faster than pairs.
+    places = torch.stack(torch.broadcast_tensors(x, y)).flatten(2, -2).movedim(0, -1)  # B R M 2
+    return F.grid_sample(maps.to(places.dtype), places, align_corners=True).to(maps.dtype)
 
 
 def bilinear(points: Tensor, grid: Grid) -> Tensor:

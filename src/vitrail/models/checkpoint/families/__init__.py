@@ -23,6 +23,7 @@ TRANSLATIONS: tuple[Translation, ...] = (
     resnet.TIMM,
     resnet.HF,
     efficientnet.TIMM,
+    efficientnet.HF,
     mobilevit.TIMM,
     mobilevit.HF,
     fastvit.TIMM,

@@ -1,8 +1,12 @@
-"""EfficientNets of timm."""
+"""EfficientNets of timm and of Hugging Face."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vitrail.errors import Unsupported
 from vitrail.models.checkpoint.dialect import Rule, conv_norm, linear
-from vitrail.models.checkpoint.translation import Translation, timm_card
-from vitrail.models.efficientnet import GROUPS, EfficientNetConfig
+from vitrail.models.checkpoint.translation import Translation, only, timm_card
+from vitrail.models.efficientnet import GROUPS, SCALES, EfficientNetConfig, scaled
 
 
 def _timm(config: EfficientNetConfig) -> list[Rule]:
@@ -11,17 +15,23 @@ def _timm(config: EfficientNetConfig) -> list[Rule]:
         *conv_norm("final", "conv_head", "bn2"),
         *linear("head", "classifier"),
     ]
-    stage, block = -1, 0
-    for group, (depth, (_, stride, expansion)) in enumerate(zip(config.depths, GROUPS, strict=True)):
-        if stride == 2 or group == 0:
-            stage, block = stage + 1, 0
-        for index in range(depth):
-            rules += _block(f"stages.{stage}.blocks.{block}", f"blocks.{group}.{index}", expands=expansion > 1)
-            block += 1
+    for ours, group, index in _blocks(config):
+        rules += _timm_block(ours, f"blocks.{group}.{index}", expands=GROUPS[group][2] > 1)
     return rules
 
 
-def _block(ours: str, theirs: str, *, expands: bool) -> list[Rule]:
+def _blocks(config: EfficientNetConfig) -> Iterator[tuple[str, int, int]]:
+    """Our name of every block, its group, and its number there."""
+    stage, block = -1, 0
+    for group, depth in enumerate(config.depths):
+        if GROUPS[group][1] == 2 or group == 0:
+            stage, block = stage + 1, 0
+        for index in range(depth):
+            yield f"stages.{stage}.blocks.{block}", group, index
+            block += 1
+
+
+def _timm_block(ours: str, theirs: str, *, expands: bool) -> list[Rule]:
     layers = {"expand": "conv_pw", "filter": "conv_dw", "project": "conv_pwl"}
     if not expands:
         layers = {"filter": "conv_dw", "project": "conv_pw"}
@@ -32,6 +42,71 @@ def _block(ours: str, theirs: str, *, expands: bool) -> list[Rule]:
     return rules
 
 
+def _hf(config: EfficientNetConfig) -> list[Rule]:
+    body = "efficientnet." if config.num_classes else ""  # the model without a head stands alone
+    rules = [
+        *conv_norm("stem", f"{body}embeddings.convolution", f"{body}embeddings.batchnorm"),
+        *conv_norm("final", f"{body}encoder.top_conv", f"{body}encoder.top_bn"),
+        *linear("head", "classifier"),
+    ]
+    for number, (ours, _, _) in enumerate(_blocks(config)):
+        theirs = f"{body}encoder.blocks.{number}"
+        for part in ("reduce", "expand"):
+            rules += linear(f"{ours}.squeeze.{part}", f"{theirs}.squeeze_excite.{part}")
+        for layer, place, name in (
+            ("expand", "expansion", "expand"),
+            ("filter", "depthwise_conv", "depthwise"),
+            ("project", "projection", "project"),
+        ):
+            norm = "depthwise_norm" if layer == "filter" else f"{name}_bn"
+            rules += conv_norm(f"{ours}.{layer}", f"{theirs}.{place}.{name}_conv", f"{theirs}.{place}.{norm}")
+    return rules
+
+
+class _HuggingFace(Translation):
+    """Sizes are told by factors, and paddings by the numbers of blocks, which depend on them: all are read at once."""
+
+    def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
+        told = {key: beside.get(key, default) for key, default in _DEFAULTS.items()}
+        return {**super()._said(beside), "shape": told} if "model_type" in beside else super()._said(beside)
+
+
+# What transformers takes where config.json is silent.
+_DEFAULTS = {"width_coefficient": 2.0, "depth_coefficient": 3.1, "depthwise_padding": (), "batch_norm_eps": 1e-3}
+
+
+def _shape(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    shape = scaled(told["width_coefficient"], told["depth_coefficient"])
+    after = tuple(number not in told["depthwise_padding"] for number in _halving(shape["depths"]))
+    return {**shape, "eps": told["batch_norm_eps"], "pad_after": (True, *after)}
+
+
+def _halving(depths: Sequence[int]) -> list[int]:
+    """The numbers of the blocks that halve the size."""
+    return [sum(depths[:group]) for group, (_, stride, _) in enumerate(GROUPS) if stride == 2]
+
+
+def _hf_config(config: EfficientNetConfig) -> Mapping[str, Any]:
+    if not config.pad_after[0]:
+        raise Unsupported("Hugging Face's EfficientNet pads its first convolution below and to the right alone")
+    for wider, deeper, _ in SCALES.values():
+        if all(getattr(config, name) == value for name, value in scaled(wider, deeper).items()):
+            around = zip(_halving(config.depths), config.pad_after[1:], strict=True)
+            return {
+                "model_type": "efficientnet",
+                "architectures": [f"EfficientNet{'ForImageClassification' if config.num_classes else 'Model'}"],
+                "image_size": list(config.image_size),
+                "num_channels": config.channels,
+                "num_labels": config.num_classes,
+                "width_coefficient": wider,
+                "depth_coefficient": deeper,
+                "hidden_dim": config.final_dim,
+                "batch_norm_eps": config.eps,
+                "depthwise_padding": [number for number, after in around if not after],
+            }
+    raise Unsupported("Hugging Face's EfficientNets are wider and deeper by two factors; vitrail knows b0 to b7 alone")
+
+
 TIMM = Translation(
     peer="timm",
     family="efficientnet",
@@ -39,4 +114,25 @@ TIMM = Translation(
     rules=_timm,
     options={},
     describe=timm_card,
+)
+HF = _HuggingFace(
+    peer="hf",
+    family="efficientnet",
+    kind="efficientnet",
+    base="efficientnet_b7",
+    marks=("efficientnet.embeddings.convolution.weight", "efficientnet.encoder.blocks.0.squeeze_excite.reduce.weight"),
+    rules=_hf,
+    options={
+        "image_size": "image_size",
+        "num_channels": "channels",
+        "shape": _shape,
+        "hidden_act": only("hidden_act", "swish", "silu"),
+        "depth_divisor": only("depth_divisor", 8),
+        "pooling_type": only("pooling_type", "mean"),
+        "squeeze_expansion_ratio": only("squeeze_expansion_ratio", 0.25),
+        "kernel_sizes": only("kernel_sizes", [kernel for kernel, _, _ in GROUPS]),
+        "strides": only("strides", [stride for _, stride, _ in GROUPS]),
+        "expand_ratios": only("expand_ratios", [expansion for _, _, expansion in GROUPS]),
+    },
+    describe=_hf_config,
 )

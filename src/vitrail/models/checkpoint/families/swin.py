@@ -1,8 +1,15 @@
 """Swin and Swin v2 of timm and of Hugging Face."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from vitrail.config import apply
+from vitrail.errors import Unsupported
+from vitrail.layers.attention import WindowConfig
+from vitrail.layers.mlp import GeluMLPConfig
+from vitrail.layers.norm import LayerNormConfig
+from vitrail.layers.patch import LinearPatchConfig
 from vitrail.models.checkpoint.dialect import Rule, linear, rule
 from vitrail.models.checkpoint.translation import Translation, only, sized_timm_card
 from vitrail.models.swin import SwinConfig
@@ -69,6 +76,45 @@ def _doubled(dim: int) -> Mapping[str, Any]:
     return {"dims": (dim, 2 * dim, 4 * dim, 8 * dim)}
 
 
+def _hf_config(config: SwinConfig, kind: str) -> Mapping[str, Any]:
+    attention, mlp, patch, dim = config.attention, config.mlp, config.patch, config.dims[0]
+    if not isinstance(attention, WindowConfig) or not isinstance(mlp, GeluMLPConfig):
+        raise Unsupported("Hugging Face's Swin has windows and an MLP with GELU in every block")
+    if not isinstance(patch, LinearPatchConfig):
+        raise Unsupported("Hugging Face's Swin makes patches by one linear map")
+    window, pixels = attention.size[0], patch.size[0]
+    told = apply(
+        replace(config, mlp=GeluMLPConfig(ratio=mlp.ratio), norm=LayerNormConfig(eps=1e-5), **_doubled(dim)),
+        {"patch": LinearPatchConfig(size=(pixels, pixels)), "attention": {"size": window, "shift": True}},
+    )
+    if told != config:
+        raise Unsupported("Hugging Face's Swin has square windows and patches, and stages twice as wide as the last")
+    if attention.padding != "before_shift" and not _filled(config, window):
+        raise Unsupported(
+            f"windows of {window} do not fill the grids of {config.image_size}, and Hugging Face's Swin pads these "
+            f'before it shifts them; this model has padding "{attention.padding}"'
+        )
+    name = {"swin": "Swin", "swinv2": "Swinv2"}[kind]
+    return {
+        "model_type": kind,
+        "architectures": [f"{name}ForImageClassification" if config.num_classes else f"{name}Model"],
+        "image_size": list(config.image_size),
+        "patch_size": pixels,
+        "num_channels": config.channels,
+        "num_labels": config.num_classes,
+        "embed_dim": dim,
+        "depths": list(config.depths),
+        "num_heads": list(config.num_heads),
+        "window_size": window,
+        "mlp_ratio": mlp.ratio,
+    }
+
+
+def _filled(config: SwinConfig, window: int) -> bool:
+    """Whether windows, cut to small grids, fill the grid of each stage, so that nothing is padded."""
+    return all(side % min(window, side) == 0 for grid in config.grids(config.image_size) for side in grid)
+
+
 Options = dict[str, str | Callable[[Any], Mapping[str, Any]] | None]
 
 _BOTH: Options = {
@@ -123,6 +169,7 @@ HF = Translation(
     marks=("swin.encoder.layers.0.blocks.0.attention.self.relative_position_bias_table",),
     rules=lambda config: _hf_rules(config, "swin"),
     options=_HF,
+    describe=lambda config: _hf_config(config, "swin"),
     ignored=_COMPUTED,
 )
 HF_V2 = Translation(
@@ -133,5 +180,6 @@ HF_V2 = Translation(
     marks=("swinv2.encoder.layers.0.blocks.0.attention.self.logit_scale",),
     rules=lambda config: _hf_rules(config, "swinv2"),
     options=_HF,
+    describe=lambda config: _hf_config(config, "swinv2"),
     ignored=_COMPUTED,
 )
