@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import subprocess
 import tempfile
 import time
@@ -45,6 +46,7 @@ class Session:
 
     def _hear(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            assert select.select([self._read], [], [], 60)[0], "the browser says nothing any more"
             part = os.read(self._read, 1 << 20)
             assert part, "the browser is gone"
             self._rest += part
@@ -70,7 +72,7 @@ class Session:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def until(self, condition: str, seconds: float = 20.0) -> None:
+    def until(self, condition: str, seconds: float = 60.0) -> None:
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
         while not self.run(condition):
@@ -134,7 +136,7 @@ def session() -> Iterator[Session]:
         try:
             yield Session(to_write, from_read)
         finally:
-            process.terminate()
-            process.wait(20)
+            process.kill()  # its profile goes with it
+            process.wait()
             os.close(to_write)
             os.close(from_read)

@@ -1,9 +1,4 @@
-"""A small service for tests: an engine that needs no training, an app asked without a network, and one in processes.
-
-    python tests/small_service.py FOLDER '{"workers": 2}'      # prints its address when it is ready
-
-FOLDER holds `classes.txt`, which every opening reads: tests write it to swap the model, or to break it.
-"""
+"""A small service for tests: an engine that needs no training, an app asked without a network, and one in processes."""
 
 import asyncio
 import http.client
@@ -13,9 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,25 +21,24 @@ from torch import Tensor
 
 from vitrail.deploy.card import Card
 from vitrail.deploy.engine import Array, Engine
-from vitrail.deploy.serve import serve
 from vitrail.deploy.serve_app import App
 from vitrail.deploy.serve_config import ServeConfig
 from vitrail.deploy.serve_metrics import Metrics
-from vitrail.deploy.serve_model import Served, Slot
-from vitrail.errors import CheckpointError, Unsupported
+from vitrail.deploy.serve_model import Offer, Question, Served, Slot
+from vitrail.errors import Unsupported
 
 CLASSES = ("dark", "middle", "bright")
 
 
 class Brightness(Engine):
-    """Tells pictures apart by their mean; each batch takes a fixed time and a time for each picture."""
+    """Tells pictures apart by their mean; each batch takes a fixed time."""
 
-    def __init__(self, classes: tuple[str, ...] = CLASSES, seconds: float = 0.0, each: float = 0.0) -> None:
+    def __init__(self, classes: tuple[str, ...] = CLASSES, seconds: float = 0.0) -> None:
         card = Card(
             about="a test", family="none", labels=classes, image_size=(8, 8), channels=1, mean=(0.0,), std=(1.0,)
         )
         super().__init__("test", card)
-        self.seconds, self.each, self.batches = seconds, each, []
+        self.seconds, self.batches = seconds, []
 
     @property
     def backend(self) -> str:
@@ -53,37 +46,53 @@ class Brightness(Engine):
 
     def run(self, images: Array) -> Array:
         self.batches.append(len(images))
-        time.sleep(self.seconds + self.each * len(images))
+        time.sleep(self.seconds)
         middle = np.linspace(0, 255, len(self.labels))
         return -np.abs(images.mean(axis=(1, 2, 3))[:, None] - middle).astype(np.float32) / 20
 
 
+class Held(Brightness):
+    """Keeps a batch from `hold` on until it is let `go`; `entered` tells that it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def hold(self) -> None:
+        self.entered.clear()
+        self.go.clear()
+        self.batches.clear()
+
+    def run(self, images: Array) -> Array:
+        self.entered.set()
+        assert self.go.wait(60), "nobody let it go"
+        return super().run(images)
+
+
 class Halves:
-    """An explainer: the left half speaks for every class."""
+    """An explainer: the left half speaks for every class; one method lights a row for each head instead."""
 
-    methods = ("halves", "never")
+    offers = (
+        Offer(method="halves"),
+        Offer(method="never"),
+        Offer(method="rows", targeted=False, layers=3, heads=(2, 2, 4)),
+        Offer(method="layer_alone", layers=2),
+    )
 
-    def __call__(self, image: Tensor, method: str, target: int) -> Tensor:
-        if method == "never":
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    def __call__(self, image: Tensor, question: Question) -> Tensor:
+        self.asked.append(question)
+        if question.method == "never":
             raise Unsupported("never makes no sense for this model")
         saliency = torch.zeros(image.shape[1:])
-        saliency[:, :4] = target + 1.0
+        if question.method == "rows":
+            saliency[2 * (question.head or 0)] = 1.0
+        else:
+            saliency[:, :4] = (question.target or 0) + 1.0
         return saliency
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Reads the classes from a file, as a model that may be replaced."""
-
-    folder: Path
-    seconds: float = 0.0
-    each: float = 0.0
-
-    def __call__(self) -> Served:
-        names = tuple((self.folder / "classes.txt").read_text().split())
-        if not names:
-            raise CheckpointError("classes.txt is empty")
-        return Served(engine=Brightness(names, self.seconds, self.each), explainer=Halves())
 
 
 class Reply(NamedTuple):
@@ -129,9 +138,13 @@ async def ask(
     body: bytes = b"",
     chunk: int = 1 << 16,
     pause: float = 0.0,
+    leaves: asyncio.Event | None = None,
     **headers: str,
-) -> Reply:
-    """One request to an app, without a network; the body comes in chunks, with pauses between them."""
+) -> Reply | None:
+    """One request to an app, without a network; the body comes in chunks, with pauses between them.
+
+    The client goes away when `leaves` is set, and is told nothing any more.
+    """
     head, _, query = path.partition("?")
     sent = {"content-length": str(len(body))} if body else {}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -142,7 +155,8 @@ async def ask(
 
     async def receive() -> dict[str, Any]:
         if not parts:
-            await asyncio.sleep(60)
+            await (leaves or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
         if pause:
             await asyncio.sleep(pause)
         return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
@@ -151,9 +165,19 @@ async def ask(
         told.append(message)
 
     await of(scope, receive, send)
+    if leaves is not None and leaves.is_set():
+        assert told == []
+        return None
     assert len(told) == 2, told
     names = {name.decode(): value.decode("latin-1") for name, value in told[0]["headers"]}
     return Reply(told[0]["status"], names, told[1]["body"])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that another task or thread brings about."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def post(of: App, path: str, body: bytes, **headers: str) -> Reply:
@@ -189,15 +213,15 @@ class Service(NamedTuple):
     def end(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @contextmanager
-def service(folder: Path, *, seconds: float = 0.0, each: float = 0.0, **changes: Any) -> Iterator[Service]:
+def service(folder: Path, *, seconds: float = 0.0, **changes: Any) -> Iterator[Service]:
     """Starts a service on a free port."""
     (folder / "classes.txt").write_text(" ".join(CLASSES))
-    settings = json.dumps({"port": 0, "seconds": seconds, "each": each} | changes)
-    command = [sys.executable, __file__, str(folder), settings]
+    settings = json.dumps({"port": 0, "seconds": seconds} | changes)
+    command = [sys.executable, str(Path(__file__).with_name("small_supervisor.py")), str(folder), settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     log: list[str] = []
     reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
@@ -259,9 +283,3 @@ class Load:
                 self.outcomes.append("lost")
                 connection.close()
         connection.close()
-
-
-if __name__ == "__main__":
-    options = json.loads(sys.argv[2])
-    opening = Opening(Path(sys.argv[1]), options.pop("seconds"), options.pop("each"))
-    serve(opening, ServeConfig(**options), on_ready=lambda address, about: print(address, flush=True))

@@ -1,34 +1,136 @@
-"""`vitrail serve`: its options, its mistakes, and what a worker opens."""
+"""`vitrail serve`: options, mistakes, what a worker opens, and the whole way of a model from pictures to a page."""
 
+import json
 import pickle
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
+import numpy as np
 import pytest
 import torch
+from browser_session import session
+from PIL import Image
 from small_service import send
 
-from vitrail.cli import main
+from vitrail.cli import main, serving_calibration
 from vitrail.cli.serving import Opening
+from vitrail.cli.serving_calibration import FILE, validated
+from vitrail.cli.serving_explain import SaliencyExplainer
+from vitrail.data.source import open_data
+from vitrail.deploy.calibration import Calibration, calibrate
+from vitrail.deploy.engine import open_engine
+from vitrail.deploy.serve_model import Offer, Question
 from vitrail.errors import ConfigError
+from vitrail.packaged import find_packaged
+from vitrail.training.trained import open_trained
+
+TINY = ["--set", "options.dim=32", "--set", "options.depth=2", "--set", "options.num_heads=2"]
+TINY += ["--set", "options.dropout=0", "--set", "schedule.warmup_epochs=0"]
+CAPTION = "document.getElementById('caption').textContent"
+CHANGED = "one.dispatchEvent(new Event('change'))"
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes that differ in colour alone."""
+    folder, chance = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for place, name in enumerate(("blue", "green", "red")):
+        (folder / name).mkdir()
+        for number in range(30):
+            pixels = chance.integers(0, 60, (32, 32, 3), dtype=np.uint8)
+            pixels[..., 2 - place] += 150
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was trained on them."""
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_CACHE", str(out.parent / "cache"))
+        words = ["train", str(photos), "--model", "vit32_small", "--epochs", "4", "--batch-size", "27", "--lr", "0.003"]
+        assert main([*words, "--out", str(out), "--device", "cpu", *TINY]) == 0
+    return out
 
 
 def test_what_a_worker_opens() -> None:
-    opening = pickle.loads(pickle.dumps(Opening(model="packaged", calibrate="demo", threads=1)))
+    opening = pickle.loads(pickle.dumps(Opening(model="packaged", threads=1)))
     served = opening()
     assert served.engine.labels[0] == "T-shirt/top"
-    assert served.calibration.images == 2000
+    assert served.calibration.images == 1200  # its own validation
     assert served.calibration.error_after < served.calibration.error_before
-    assert served.explainer is not None
-    image = torch.randint(0, 256, (1, 32, 32), dtype=torch.uint8)
-    for method in served.explainer.methods[:2]:
-        saliency = served.explainer(image, method, 3)
-        assert (saliency.shape, saliency.dtype, saliency.requires_grad) == ((32, 32), torch.float32, False)
+    assert not (find_packaged() / FILE).exists()
     logits = torch.randn(1, 10)
     expected = (logits / served.calibration.temperature).softmax(dim=1)
     assert torch.allclose(served.probabilities(logits), expected)
+
+
+# --- confidence ------------------------------------------------------------------------------------------------------
+
+
+def test_confidence_comes_from_what_the_run_was_validated_on(
+    run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, place = open_engine(run, open_run=open_trained), tmp_path / "run"
+    copytree(run, place, ignore=ignore_patterns(FILE))
+    found = validated(engine, str(place))
+    held = open_data(str(photos), seed=0).val
+    expected = calibrate(engine.predict([held.read(number) for number in range(len(held))]), held.labels)
+    assert found == expected
+    monkeypatch.setattr(serving_calibration, "_fitted", None)  # it is kept: nothing is computed again
+    assert validated(engine, str(place)) == found
+    best = json.loads((place / "best.json").read_text())
+    (place / "best.json").write_text(json.dumps(best | {"images": 8.0}))  # another model, and other data
+    assert validated(engine, str(place)) == Calibration()
+    assert "its data are not those that it was validated on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [("gone", "gone"), ("cifar10", "name labelled pictures with --calibrate"), (None, "without a name")],
+)
+def test_without_its_pictures_a_run_is_not_calibrated(
+    run: Path, tmp_path: Path, source: str | None, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("run.json", "best.json"):
+        (tmp_path / name).write_text((run / name).read_text())
+    about = json.loads((run / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(about | {"source": source}))
+    assert validated(open_engine(run, open_run=open_trained), str(tmp_path)) == Calibration()
+    assert why in capsys.readouterr().err
+
+
+def test_confidence_is_fitted_to_named_pictures(run: Path, photos: Path) -> None:
+    served = Opening(model=str(run), calibrate=str(photos), threads=1)()
+    assert served.calibration.images == 90
+
+
+# --- explanations ----------------------------------------------------------------------------------------------------
+
+
+def test_layers_and_heads_of_a_run(run: Path) -> None:
+    explainer = SaliencyExplainer(open_trained(run))
+    offers = {offer.method: offer for offer in explainer.offers}
+    assert explainer.offers[0] == Offer(method="relevance")
+    assert offers["attention"] == Offer(method="attention", targeted=False, layers=2, heads=(2, 2))
+    assert offers["attention_gradient"] == Offer(method="attention_gradient", layers=2)
+    image = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8)
+
+    def shown(**asked: int) -> torch.Tensor:
+        return explainer(image, Question(method="attention", target=0, **asked))
+
+    heads = [shown(layer=0, head=head) for head in range(2)]
+    assert (heads[0].shape, heads[0].dtype, heads[0].requires_grad) == ((32, 32), torch.float32, False)
+    assert not torch.allclose(heads[0], heads[1])
+    assert torch.allclose((heads[0] + heads[1]) / 2, shown(layer=0), atol=1e-6)
+    assert torch.allclose(shown(), shown(layer=1))
+    assert not torch.allclose(shown(layer=0), shown(layer=1))
+    by_class = [explainer(image, Question(method="attention_gradient", target=1, layer=layer)) for layer in range(2)]
+    assert not torch.allclose(by_class[0], by_class[1])
 
 
 def test_the_explained_model_must_be_the_served_one(tmp_path: Path) -> None:
@@ -67,17 +169,31 @@ def test_keys_come_from_a_file_or_the_environment(
     assert "the API key has 5 characters" in capsys.readouterr().err
 
 
-def test_from_the_command_to_sigterm() -> None:
-    command = [sys.executable, "-m", "vitrail", "serve", "packaged", "--port", "0", "--host", "0.0.0.0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        about, address = process.stdout.readline(), process.stdout.readline().split()[0]
-        assert about.startswith("packaged: vit_tiny_patch16")
-        address = address.replace("0.0.0.0", "127.0.0.1")
-        sample = send(address, "/samples/1.png").body
-        answered = send(address, "/predict", sample, content_type="image/png").data
-        assert answered["predictions"][0]["answers"][0]["label"] == "Trouser"
-        explained = send(address, "/explain?method=relevance", sample, content_type="image/png").data
-        assert explained["target"]["label"] == "Trouser"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+def test_the_whole_way_of_a_model(photos: Path, run: Path, tmp_path: Path) -> None:
+    """Train, export, certificate, serve, browser, SIGTERM."""
+    words = ["export", str(run), "--to", "onnx", "--rounds", "1", "--count", "12"]
+    assert main([*words, "--out", str(tmp_path / "dist")]) == 0
+    assert "Certificate" in (tmp_path / "dist" / "certificate.html").read_text()
+    words = ["serve", str(tmp_path / "dist" / "model.onnx"), "--explain", str(run), "--port", "0", "--host", "0.0.0.0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "vitrail", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        address = process.stdout.readline().split()[0].replace("0.0.0.0", "127.0.0.1")
+        red = photos / "red" / "3.png"
+        answered = send(address, "/predict", red.read_bytes(), content_type="image/png").data
+        assert answered["predictions"][0]["answers"][0]["label"] == "red"
+        with session() as tab:
+            tab.open(address)
+            tab.until("document.getElementById('limits').textContent")
+            tab.choose("#file", red)
+            tab.until(f"{CAPTION}.includes('bright places speak for red (relevance,')")
+            assert "calibrated on 9 pictures" in tab.run("document.getElementById('calibration').textContent")
+            for name, value in {"method": "attention", "layer": "0", "head": "1"}.items():
+                tab.run(f"{{ const one = document.getElementById('{name}'); one.value = '{value}'; {CHANGED} }}")
+            tab.until(f"{CAPTION}.includes('(attention, layer 0, head 1,')")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            tab.choose("#file", red)
+            tab.until("document.getElementById('status').textContent.startsWith('The service cannot be reached')")
         assert "there is no API key" in process.stderr.read()

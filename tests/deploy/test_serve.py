@@ -1,20 +1,21 @@
 """The service's answers: what it says of pictures, what it refuses and why, and how it batches."""
 
 import asyncio
+import base64
 import json
 import re
-import time
 from io import BytesIO
 
 import pytest
 import torch
 from abusive_uploads import bomb
 from PIL import Image
-from small_service import Brightness, Halves, Reply, app, ask, form, picture, post
+from small_service import Brightness, Halves, Held, Reply, app, ask, form, picture, post, until
 
 from vitrail.deploy.serve_app import App
 from vitrail.deploy.serve_config import ServeConfig
 from vitrail.deploy.serve_metrics import Metrics
+from vitrail.deploy.serve_model import Question
 from vitrail.errors import ConfigError
 
 PNG = {"content_type": "image/png"}
@@ -128,11 +129,29 @@ def test_an_explanation_has_scores_the_picture_and_the_overlay() -> None:
     assert layer.getpixel((7, 0))[3] == 0
 
 
+def test_an_explanation_of_one_layer_and_one_head() -> None:
+    halves = Halves()
+    data = post(app(explainer=halves), "/explain?method=rows&head=3", picture(255), **PNG).data  # of the last layer
+    assert (data["layer"], data["head"], data["targeted"]) == (None, 3, False)
+    layer = Image.open(BytesIO(base64.b64decode(data["overlay"].partition(",")[2])))
+    assert [layer.getpixel((0, row))[3] for row in range(8)] == [0, 0, 0, 0, 0, 0, 255, 0]
+    post(app(explainer=halves), "/explain?method=layer_alone&layer=1&target=middle", picture(255), **PNG)
+    assert halves.asked == [
+        Question(method="rows", target=2, head=3),
+        Question(method="layer_alone", target=1, layer=1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "status", "sentence"),
     [
         ("/explain?method=halfs", 400, "there is no method 'halfs'; did you mean 'halves'?"),
         ("/explain?target=3", 400, "there is no class '3'"),
+        ("/explain?layer=1", 400, "halves has no choice of a layer; these have: rows, layer_alone"),
+        ("/explain?method=layer_alone&head=0", 400, "layer_alone has no choice of a head; these have: rows"),
+        ("/explain?method=rows&layer=3", 400, "there is no layer '3'; rows has 3, from 0 to 2"),
+        ("/explain?method=rows&layer=-1", 400, "there is no layer '-1'"),
+        ("/explain?method=rows&layer=0&head=3", 400, "there is no head '3'; rows has 2, from 0 to 1"),
         ("/explain?method=never", 501, "never makes no sense for this model"),
     ],
 )
@@ -162,22 +181,57 @@ def gather(of: App, count: int, **headers: str) -> list[Reply]:
 
 
 def test_requests_are_computed_together() -> None:
-    engine = Brightness(seconds=0.05)
-    replies = gather(app(engine, max_batch=8, batch_wait=0.5), 20)
+    engine = Held()
+    of = app(engine, max_batch=8, batch_wait=0.0)
+    engine.hold()
+
+    async def story() -> list[Reply]:
+        each = [asyncio.create_task(ask(of, "/predict", method="POST", body=picture(), **PNG)) for _ in range(20)]
+        await until(engine.entered.is_set)
+        await until(lambda: len(of.batcher._queue) >= 12)  # all but the first batch, of 8 at most
+        await until(lambda: of.metrics.total("waiting_images") == 20)
+        engine.go.set()
+        return await asyncio.gather(*each)
+
+    replies = asyncio.run(story())
     assert [reply.status for reply in replies] == [200] * 20
-    assert max(engine.batches) == 8
-    assert len(engine.batches) <= 6  # one to warm up, and 20 pictures by eights: at most two more than it takes
-    assert {reply.data["predictions"][0]["batch"] for reply in replies} <= set(engine.batches)
+    assert sum(engine.batches) == 20
+    assert engine.batches[1] == 8
+    assert {reply.data["predictions"][0]["batch"] for reply in replies} == set(engine.batches)
 
 
 def test_a_lone_picture_does_not_wait_for_company() -> None:
-    start = time.monotonic()
-    assert post(app(batch_wait=5.0), "/predict", picture(), **PNG).status == 200
-    assert time.monotonic() - start < 2
+    lone = app(batch_wait=60.0, timeout=10.0)  # one that waited would be told that it took too long
+    assert post(lone, "/predict", picture(), **PNG).status == 200
+
+
+@pytest.mark.parametrize("path", ["/predict", "/explain"])
+def test_nothing_is_computed_for_a_client_that_has_left(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    engine, halves, leaves = Held(), Halves(), asyncio.Event()
+    of = app(engine, explainer=halves)
+    engine.hold()
+
+    async def story() -> Reply:
+        stays = asyncio.create_task(ask(of, path, method="POST", body=picture(), **PNG))
+        await until(engine.entered.is_set)
+        goes = asyncio.create_task(ask(of, path, method="POST", body=picture(), leaves=leaves, **PNG))
+        await until(lambda: len(of.batcher._queue) == 1)
+        leaves.set()
+        assert await goes is None
+        assert of.gate.images == 1
+        engine.go.set()
+        return await stays
+
+    assert asyncio.run(story()).status == 200
+    assert post(of, path, picture(), **PNG).status == 200
+    assert engine.batches == [1, 1]
+    assert len(halves.asked) == (2 if path == "/explain" else 0)
+    assert (of.metrics.total("abandoned_total"), of.metrics.total("images_total")) == (1, 2)
+    assert "the client left" in capsys.readouterr().err
 
 
 def test_a_full_queue_answers_503_at_once_and_recovers() -> None:
-    of = app(Brightness(seconds=0.2), max_waiting=3, max_batch=1)
+    of = app(Brightness(seconds=0.02), max_waiting=3, max_batch=1)
     replies = gather(of, 12)
     refused = [reply for reply in replies if reply.status == 503]
     assert len(refused) == 9
@@ -189,8 +243,10 @@ def test_a_full_queue_answers_503_at_once_and_recovers() -> None:
 
 
 def test_a_queue_that_is_too_slow_answers_503() -> None:
-    of = app(Brightness(seconds=0.1), max_batch=1, max_delay=0.25)
-    assert post(of, "/predict", picture(), **PNG).status == 200  # now the rate is known: 10 a second
+    of = app(max_batch=1, max_delay=0.25)
+    assert post(of, "/predict", picture(), **PNG).status == 200
+    assert of.gate.rate > 0
+    of.gate.rate = 10.0  # pictures a second
     replies = gather(of, 10)
     assert sum(reply.status == 200 for reply in replies) == 3
     assert "longer than the time" in next(reply for reply in replies if reply.status == 503).data["error"]
@@ -210,9 +266,9 @@ def test_uploads_together_stay_within_memory() -> None:
 
 
 def test_time_is_limited_for_clients_and_for_the_engine() -> None:
-    slow = asyncio.run(ask(app(timeout=0.2), "/predict", method="POST", body=bytes(900), chunk=10, pause=0.05, **PNG))
-    assert (slow.status, slow.data["error"]) == (408, "the request was not whole within 0.2 s")
-    late = post(app(Brightness(seconds=0.5), timeout=0.2), "/predict", picture(), **PNG)
+    slow = asyncio.run(ask(app(timeout=0.1), "/predict", method="POST", body=bytes(900), chunk=1, pause=0.05, **PNG))
+    assert (slow.status, slow.data["error"]) == (408, "the request was not whole within 0.1 s")
+    late = post(app(Brightness(seconds=0.3), timeout=0.1), "/predict", picture(), **PNG)
     assert (late.status, late.headers["retry-after"]) == (503, "1")
 
 
@@ -240,6 +296,8 @@ def test_health_model_and_metrics() -> None:
     model = get(of, "/model").data
     assert model["labels"] == ["dark", "middle", "bright"]
     assert (model["explain"], model["calibration"]) == ([], "not calibrated")
+    offers = get(app(explainer=Halves()), "/model").data["explain"]
+    assert offers[2] == {"method": "rows", "targeted": False, "layers": 3, "heads": [2, 2, 4]}
     post(of, "/predict", picture(), **PNG)
     text = get(of, "/metrics").body.decode()
     assert 'vitrail_requests_total{route="/predict",status="200"} 1' in text

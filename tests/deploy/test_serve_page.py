@@ -25,6 +25,9 @@ CAPTION = "document.getElementById('caption').textContent"
 STATUS = "document.getElementById('status').textContent"
 VERDICT = "document.getElementById('verdict').textContent"
 SET = "{ const field = document.getElementById('%s'); field.value = '%s'; field.dispatchEvent(new Event('%s')) }"
+SHOWN = "document.getElementById('%s').checkVisibility()"
+HEIGHTS = "[...document.querySelectorAll('#controls select')].map((one) => one.getBoundingClientRect().height)"
+OPTIONS = "[...document.getElementById('%s').options].map((one) => one.text)"
 PASTE = """(async () => {
   const data = new DataTransfer();
   data.items.add(new File([await (await fetch('samples/1.png')).blob()], 'a.png', {type: 'image/png'}));
@@ -91,6 +94,35 @@ def test_a_file_is_answered_and_explained(tab: Session, running: Running, tmp_pa
     tab.run(SET % ("strength", "20", "input"))
     assert tab.run("document.getElementById('overlay').style.opacity") == "0.2"
     assert [text for text in tab.complaints() if "501" not in text] == []
+
+
+def test_a_layer_and_a_head_are_chosen(tab: Session, running: Running) -> None:
+    visit(tab, running.address)
+    tab.run("document.querySelectorAll('#samples button')[0].click()")
+    tab.until(f"{CAPTION}.includes('(halves,')")
+    assert not tab.run(SHOWN % "layer")  # there is nothing to choose
+    assert not tab.run(SHOWN % "head")
+    tab.run(SET % ("method", "rows", "change"))
+    tab.until(f"{CAPTION}.includes('it attends to bright places (rows, layer 2,')")
+    assert tab.run(OPTIONS % "layer") == ["0 (first)", "1", "2 (last)"]
+    assert tab.run(OPTIONS % "head") == ["All, their mean", "0", "1", "2", "3"]
+    assert "whatever the class" in tab.run("document.getElementById('hint').textContent")
+    heard = tab.accessible()
+    assert ("combobox", "Layer") in heard
+    assert ("combobox", "Head") in heard
+    tab.run("document.getElementById('head').focus()")
+    for _ in range(4):  # by keyboard, and faster than the service answers: the last one counts
+        tab.press("ArrowDown", 40)
+    tab.until(f"{CAPTION}.includes('(rows, layer 2, head 3,')")
+    tab.run(SET % ("layer", "0", "change"))
+    tab.until(f"{CAPTION}.includes('(rows, layer 0,')")  # which has no such head
+    assert tab.run(OPTIONS % "head") == ["All, their mean", "0", "1"]
+    tab.run(SET % ("method", "layer_alone", "change"))
+    tab.until(f"{CAPTION}.includes('(layer alone, layer 0,')")
+    assert tab.run(SHOWN % "layer")
+    assert not tab.run(SHOWN % "head")
+    assert "Choose a class" in tab.run("document.getElementById('hint').textContent")
+    assert tab.complaints() == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +198,10 @@ def test_a_phone_shows_it_all_in_one_column(tab: Session, running: Running) -> N
     visit(tab, running.address, width=390, height=844, phone=True)
     tab.run("document.querySelectorAll('#samples button')[0].click()")
     tab.until(f"{CAPTION}.includes('speak for')")
+    tab.run(SET % ("method", "rows", "change"))
+    tab.until(f"{CAPTION}.includes('(rows,')")
     assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert all(height >= 30 for height in tab.run(HEIGHTS)), "fingers are broad"
     places = "['said', 'seen'].map((id) => document.getElementById(id).getBoundingClientRect().left)"
     assert len(set(tab.run(places))) == 1
 
@@ -198,7 +233,7 @@ def test_samples_come_with_models_of_their_classes_alone() -> None:
 @pytest.mark.skipif("VITRAIL_SCREENSHOTS" not in os.environ, reason="takes the pictures of the docs on demand")
 @pytest.mark.parametrize(
     ("name", "width", "height", "scheme"),
-    [("light", 1200, 900, "light"), ("dark", 1200, 900, "dark"), ("phone", 390, 844, "light")],
+    [("light", 1200, 980, "light"), ("dark", 1200, 980, "dark"), ("phone", 390, 844, "light")],
 )
 def test_pictures_for_the_docs(tab: Session, name: str, width: int, height: int, scheme: str) -> None:
     tab.screen(width=width, height=height, phone=name == "phone", scheme=scheme)
@@ -206,7 +241,14 @@ def test_pictures_for_the_docs(tab: Session, name: str, width: int, height: int,
     tab.until("document.querySelectorAll('#samples img').length === 8 && document.getElementById('limits').textContent")
     tab.run("document.querySelectorAll('#samples button')[3].click()")
     tab.until(f"{CAPTION}.includes('speak for')")
+    if name != "dark":
+        tab.run(SET % ("method", "attention", "change"))
+        tab.run(SET % ("layer", "1", "change"))
+        tab.run(SET % ("head", "2", "change"))
+        tab.until(f"{CAPTION}.includes('head 2')")
     tab.run("new Promise((done) => setTimeout(done, 500))")  # the bars grow
+    if name == "phone":
+        tab.run("document.getElementById('controls').scrollIntoView({block: 'end', behavior: 'instant'})")
     file = tab.screenshot(IMAGES / f"serve-{name}.png")
     Image.open(file).convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(file, optimize=True)
     assert file.stat().st_size < 300_000

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vitrail.errors import ConfigError, Notice
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitrail.deploy.calibration import Calibration
-    from vitrail.deploy.engine import Engine
     from vitrail.deploy.serve_model import Served
-    from vitrail.training.trained import Trained
 
 KEY = "VITRAIL_API_KEY"
-_CALIBRATED = 2000  # pictures, spread evenly over what is there
 
 
 def add_serve(verb: argparse.ArgumentParser) -> None:
@@ -32,7 +26,11 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workers", type=int, default=1, help="processes, each with the model (default 1)")
     verb.add_argument("--threads", type=int, help="of each worker's engine (default: the cores, shared out)")
     verb.add_argument("--explain", metavar="RUN", help="the run or checkpoint behind an artefact, for explanations")
-    verb.add_argument("--calibrate", metavar="DATA", help="labelled pictures to fit the confidence to")
+    verb.add_argument(
+        "--calibrate",
+        metavar="DATA",
+        help="labelled pictures to fit the confidence to (default: the run's own validation)",
+    )
     verb.add_argument("--max-batch", metavar="N", type=int, help="pictures computed together (default 32)")
     verb.add_argument("--batch-wait", metavar="MS", type=float, help="the longest wait for company (default 5)")
     verb.add_argument("--max-delay", metavar="MS", type=float, help="a longer queue answers 503 (default 2000)")
@@ -97,6 +95,8 @@ class Opening:
         """All of it, ready for use."""
         import torch  # noqa: PLC0415
 
+        from vitrail.cli.serving_calibration import calibrated, validated  # noqa: PLC0415
+        from vitrail.cli.serving_explain import SaliencyExplainer  # noqa: PLC0415
         from vitrail.deploy.calibration import Calibration  # noqa: PLC0415
         from vitrail.deploy.engine import is_artefact, open_engine  # noqa: PLC0415
         from vitrail.deploy.serve_model import Served  # noqa: PLC0415
@@ -105,44 +105,13 @@ class Opening:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         engine = open_engine(self.model, open_run=open_trained, threads=self.threads)
-        calibration = Calibration() if self.calibrate is None else calibrated(engine, self.calibrate)
         source = self.explain or (None if is_artefact(self.model) else self.model)
         # A second copy of the weights: an explanation hooks into its model while the engine computes.
         explainer = None if source is None else SaliencyExplainer(open_trained(source))
         if explainer is not None and explainer.trained.task.classes != engine.labels:
             raise ConfigError(f"{source} cannot explain {self.model}: their classes are not the same")
+        if self.calibrate is not None:
+            calibration = calibrated(engine, self.calibrate)
+        else:
+            calibration = Calibration() if source is None else validated(engine, source)
         return Served(engine=engine, calibration=calibration, explainer=explainer)
-
-
-class SaliencyExplainer:
-    """The methods of `vitrail explain`, for one picture at a time."""
-
-    def __init__(self, trained: "Trained") -> None:
-        from vitrail.explain.saliency import methods  # noqa: PLC0415
-
-        self.trained = trained
-        self.methods = tuple(methods(trained.task.backbone))
-
-    def __call__(self, image: "Tensor", method: str, target: int) -> "Tensor":
-        """Uint8 C H W -> float32 H W."""
-        from vitrail.explain.saliency import saliency  # noqa: PLC0415
-
-        return saliency(self.trained.task.backbone, self.trained.prepare(image[None]), method, target)[0].detach()
-
-
-def calibrated(engine: "Engine", data: str) -> "Calibration":
-    """The engine's confidence, fitted to labelled pictures."""
-    import torch  # noqa: PLC0415
-
-    from vitrail.data.source import open_whole  # noqa: PLC0415
-    from vitrail.deploy.calibration import calibrate  # noqa: PLC0415
-
-    if engine.card.multi_label:
-        raise ConfigError("--calibrate fits one class a picture; this model gives several labels")
-    pictures = open_whole(data, classes=engine.labels, multi_label=False)
-    step = max(1, -(-len(pictures) // _CALIBRATED))
-    chosen = list(range(0, len(pictures), step))
-    logits = [
-        engine.predict([pictures.read(number) for number in chosen[at : at + 32]]) for at in range(0, len(chosen), 32)
-    ]
-    return calibrate(torch.cat(logits), pictures.labels[chosen])

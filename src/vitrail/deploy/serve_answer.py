@@ -1,15 +1,17 @@
 """Answers as the app gives them: a status, a body, and headers that let a browser do as little as possible."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-from vitrail.deploy.serve_upload import Receive, Refused
+from vitrail.deploy.serve_upload import Gone, Receive, Refused
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
+T = TypeVar("T")
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -69,6 +71,22 @@ class Request:
         message = await self._receive()
         self.unread = bool(message.get("more_body", False))
         return message
+
+    async def attended(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the work gives, once the body is whole; it is dropped, and Gone raised, when the client leaves."""
+        doing, leaving = asyncio.create_task(work), asyncio.create_task(self._left())
+        try:
+            await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise Gone
+            return doing.result()
+        finally:
+            doing.cancel()
+            leaving.cancel()
+
+    async def _left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     def query(self, name: str) -> str | None:
         """A value of the address's query, or None."""

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 from vitrail import __version__
 from vitrail.deploy.serve_answer import Answer, Request, Scope, Send, refusal, respond, told
@@ -65,6 +66,8 @@ class App:
         try:
             answer = await self._answer(request)
         except Gone:
+            self.metrics.add("abandoned_total")
+            log("info", "the client left", id=request_id, route=request.path)
             return
         await respond(send, answer, request_id=request_id, closes=self.draining or answer.status in (408, 413))
         self._tell(request, answer, request_id, time.monotonic() - start)
@@ -119,7 +122,7 @@ class App:
 
     async def _model(self, request: Request) -> Answer:
         served = self.slot.served
-        methods = list(served.explainer.methods) if served.explainer is not None else []
+        offers = served.explainer.offers if served.explainer is not None else ()
         return told(
             {
                 "about": served.engine.about,
@@ -130,7 +133,7 @@ class App:
                 "licence": served.engine.card.licence,
                 "calibration": str(served.calibration),
                 "temperature": served.calibration.temperature,
-                "explain": methods,
+                "explain": [asdict(offer) for offer in offers],
                 "generation": served.generation,
                 "opened": served.opened,
                 "reload_error": self.slot.error,

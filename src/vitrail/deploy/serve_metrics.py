@@ -49,6 +49,7 @@ METRICS = (
     Metric("broken_images_total", "counter", "Pictures that could not be decoded.", {}),
     Metric("received_bytes_total", "counter", "Bytes of request bodies.", {}),
     Metric("refused_total", "counter", "Requests sent away with 503.", {"why": ("full", "slow", "memory", "late")}),
+    Metric("abandoned_total", "counter", "Requests whose clients left before they were answered.", {}),
     Metric("batch_size", "histogram", "Pictures computed together.", {}, SIZES),
     Metric("queue_seconds", "histogram", "From decoded to computed, less the computing.", {}, SECONDS),
     Metric("compute_seconds", "histogram", "Time of a batch in the engine.", {}, SECONDS),

@@ -14,16 +14,36 @@ from vitrail.deploy.engine import Engine
 from vitrail.errors import VitrailError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A way to explain a model, and what there is to choose: one of so many layers, one of the heads of each."""
+
+    method: str
+    targeted: bool = True  # whether the map belongs to one class
+    layers: int = 0  # 0: it has no choice of a layer
+    heads: tuple[int, ...] = ()  # of each layer; none: it has no choice of a head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is to be explained, and how: the likeliest class, the last layer, all heads where none is named."""
+
+    method: str
+    target: int | None = None
+    layer: int | None = None
+    head: int | None = None
+
+
 class Explainer(Protocol):
     """Where a model looks: made by whoever knows both the model and how to explain it."""
 
     @property
-    def methods(self) -> Sequence[str]:
-        """The names of what it can do, the best first."""
+    def offers(self) -> Sequence[Offer]:
+        """What it can do, the best first."""
         ...
 
-    def __call__(self, image: Tensor, method: str, target: int) -> Tensor:
-        """How much each pixel of a uint8 picture C H W speaks for a class: float32 H W."""
+    def __call__(self, image: Tensor, question: Question) -> Tensor:
+        """How much each pixel of a uint8 picture C H W matters: float32 H W."""
         ...
 
 

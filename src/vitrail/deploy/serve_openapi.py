@@ -6,6 +6,7 @@ from vitrail import __version__
 from vitrail.deploy.serve_config import ServeConfig
 
 _TEXT, _NUMBER, _WHOLE, _FLAG = ({"type": kind} for kind in ("string", "number", "integer", "boolean"))
+_FROM_ZERO = {"type": "integer", "minimum": 0}
 
 
 def document(config: ServeConfig) -> dict[str, Any]:
@@ -47,8 +48,10 @@ def _predict(config: ServeConfig) -> dict[str, Any]:
 
 def _explain() -> dict[str, Any]:
     parameters = [
-        _query("method", "One of /model's `explain`; the first of them where none is named", _TEXT),
+        _query("method", "A method of /model's `explain`; the first of them where none is named", _TEXT),
         _query("target", "The class asked about: its label or number; the likeliest where none is named", _TEXT),
+        _query("layer", "One of the method's `layers`, from 0; the last where none is named", _FROM_ZERO),
+        _query("head", "One of the layer's `heads`, from 0; the mean of all where none is named", _FROM_ZERO),
     ]
     content = _json(_ref("Explanation")) | {"image/png": {"schema": {"type": "string", "format": "binary"}}}
     return {
@@ -113,8 +116,10 @@ def _schemas() -> dict[str, Any]:
     image = {"type": "string", "description": "a PNG as a data: address"}
     numbers = {"generation": _WHOLE, "milliseconds": _NUMBER}
     target = _object({"index": _WHOLE, "label": _TEXT})
-    shown = {"method": _TEXT, "target": target, "answers": _many(_ref("Answer"))}
-    shown |= {"seen": image, "overlay": image, "contrast": _share()}
+    choice = {"type": ["integer", "null"]}
+    offer = _object({"method": _TEXT, "targeted": _FLAG, "layers": _WHOLE, "heads": _many(_WHOLE)})
+    shown = {"method": _TEXT, "targeted": _FLAG, "layer": choice, "head": choice, "target": target}
+    shown |= {"answers": _many(_ref("Answer")), "seen": image, "overlay": image, "contrast": _share()}
     model = {
         "about": _TEXT,
         "backend": _TEXT,
@@ -124,7 +129,7 @@ def _schemas() -> dict[str, Any]:
         "licence": _TEXT,
         "calibration": _TEXT,
         "temperature": _NUMBER,
-        "explain": _many(_TEXT),
+        "explain": _many(offer),
         "generation": _WHOLE,
         "opened": _NUMBER,
         "reload_error": {"type": ["string", "null"]},

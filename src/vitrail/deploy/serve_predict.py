@@ -4,14 +4,15 @@ import asyncio
 import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitrail.deploy.serve_answer import Answer, Request, told
 from vitrail.deploy.serve_batch import Batcher, Busy, Computed, Gate, Ticket
-from vitrail.deploy.serve_model import Explainer, Served
+from vitrail.deploy.serve_model import Explainer, Offer, Question, Served
 from vitrail.deploy.serve_overlay import contrast, data_url, overlay_png, picture_png
 from vitrail.deploy.serve_upload import File, Refused, files_of, picture, read_body
 from vitrail.errors import BrokenImage, Unsupported, nearest
@@ -36,7 +37,7 @@ class Predictor:
             files = await self._files(request, ticket)
             if len(files) > 1:
                 ticket.take_images(len(files) - 1)
-            results = await asyncio.gather(*(self._one(file, served, top) for file in files))
+            results = await request.attended(self._all(files, served, top))
         read = [result for result in results if "error" not in result]
         if not read:
             raise Refused(422, results[0]["error"] if len(results) == 1 else "none of the pictures can be decoded")
@@ -48,40 +49,42 @@ class Predictor:
         """How much each pixel of one picture speaks for a class: the likeliest, or the one asked for."""
         start = time.monotonic()
         explainer = served.explainer
-        if explainer is None or not explainer.methods:
+        if explainer is None or not explainer.offers:
             raise Refused(
                 501, "this model cannot be explained here; name its run: vitrail serve … --explain runs/my-run"
             )
-        method = request.query("method") or explainer.methods[0]
-        if method not in explainer.methods:
-            raise Refused(400, f"there is no method {method[:80]!r}; {nearest(method[:80], explainer.methods)}")
-        target = _target(request, served)
+        offer = _offer(request, explainer)
+        question = _question(request, offer, explainer, served)
         with self._gate.enter() as ticket:
             files = await self._files(request, ticket)
             if len(files) > 1:
                 raise Refused(400, f"explain takes one picture, and {len(files)} came")
-            image = await self._decoded(files[0], served)
-            computed = await self._batcher.compute(image, served)
-            chosen = int(computed.logits.argmax()) if target is None else target
-            saliency = await self._saliency(explainer, image, method, chosen)
+            found = await request.attended(self._explained(files[0], served, explainer, question))
         if "image/png" in request.header("accept"):
-            return Answer(body=overlay_png(saliency), kind="image/png")
+            return Answer(body=found.overlay, kind="image/png")
+        target = found.target
         data = {
-            "method": method,
-            "target": {"index": chosen, "label": served.engine.labels[chosen]},
-            "answers": _answers(computed, served, len(served.engine.labels)),
-            "seen": data_url(picture_png(image)),
-            "overlay": data_url(overlay_png(saliency)),
-            "contrast": round(contrast(saliency), 4),
+            "method": offer.method,
+            "targeted": offer.targeted,
+            "layer": question.layer,
+            "head": question.head,
+            "target": {"index": target, "label": served.engine.labels[target]},
+            "answers": _answers(found.computed, served, len(served.engine.labels)),
+            "seen": data_url(found.seen),
+            "overlay": data_url(found.overlay),
+            "contrast": round(found.contrast, 4),
             "generation": served.generation,
             "milliseconds": round(1000 * (time.monotonic() - start), 2),
         }
-        return told(data, images=1, bytes=len(files[0].data), explained=method)
+        return told(data, images=1, bytes=len(files[0].data), explained=offer.method)
 
     async def _files(self, request: Request, ticket: Ticket) -> list[File]:
         body = await read_body(request.receive, ticket, self._config)
         self._metrics.add("received_bytes_total", amount=len(body))
         return files_of(body, request.header("content-type"), self._config)
+
+    async def _all(self, files: list[File], served: Served, top: int) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(self._one(file, served, top) for file in files))
 
     async def _one(self, file: File, served: Served, top: int) -> dict[str, Any]:
         try:
@@ -106,18 +109,35 @@ class Predictor:
             self._metrics.add("broken_images_total")
             raise Refused(422, str(error)) from None
 
-    async def _saliency(self, explainer: Explainer, image: Tensor, method: str, target: int) -> Tensor:
-        """Float32 H W; explanations run one after the other, beside the batches."""
+    async def _explained(self, file: File, served: Served, explainer: Explainer, question: Question) -> "_Explained":
+        """Explanations run one after the other, beside the batches."""
+        image = await self._decoded(file, served)
+        computed = await self._batcher.compute(image, served)
+        target = int(computed.logits.argmax()) if question.target is None else question.target
         if self._explaining >= self._config.max_explaining:
             raise Busy("full", 1)
         self._explaining += 1
         try:
-            work = functools.partial(explainer, image, method, target)
-            return await asyncio.get_running_loop().run_in_executor(self._one_by_one, work)
+            work = functools.partial(_explained, explainer, image, replace(question, target=target))
+            seen, overlay, contrasted = await asyncio.get_running_loop().run_in_executor(self._one_by_one, work)
         except Unsupported as error:
             raise Refused(501, str(error)) from None
         finally:
             self._explaining -= 1
+        return _Explained(computed, target, seen, overlay, contrasted)
+
+
+class _Explained(NamedTuple):
+    computed: Computed
+    target: int
+    seen: bytes  # PNG of what the model got
+    overlay: bytes  # PNG
+    contrast: float
+
+
+def _explained(explainer: Explainer, image: Tensor, question: Question) -> tuple[bytes, bytes, float]:
+    saliency = explainer(image, question)  # H W
+    return picture_png(image), overlay_png(saliency), contrast(saliency)
 
 
 def _answers(computed: Computed, served: Served, top: int) -> list[dict[str, Any]]:
@@ -143,6 +163,38 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
         raise Refused(400, f"{name} is {text[:80]!r}; it must be a whole number, {least} or more")
     return min(int(text), most)
+
+
+def _offer(request: Request, explainer: Explainer) -> Offer:
+    """The method that is asked for; the first where none is named."""
+    offers = {offer.method: offer for offer in explainer.offers}
+    name = request.query("method") or explainer.offers[0].method
+    if name not in offers:
+        raise Refused(400, f"there is no method {name[:80]!r}; {nearest(name[:80], list(offers))}")
+    return offers[name]
+
+
+def _choice(request: Request, name: str, count: int, offer: Offer, explainer: Explainer) -> int | None:
+    """The layer or head that is asked for, of so many that the method has; None where none is named."""
+    text = request.query(name)
+    if not text:
+        return None
+    if not count:
+        able = [one.method for one in explainer.offers if (one.layers if name == "layer" else one.heads)]
+        others = f"; these have: {', '.join(able)}" if able else ""
+        raise Refused(400, f"{offer.method} has no choice of a {name}{others}")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < count):
+        raise Refused(400, f"there is no {name} {text[:80]!r}; {offer.method} has {count}, from 0 to {count - 1}")
+    return int(text)
+
+
+def _question(request: Request, offer: Offer, explainer: Explainer, served: Served) -> Question:
+    """Which class, layer and head are asked about."""
+    target = _target(request, served)
+    layer = _choice(request, "layer", offer.layers, offer, explainer)
+    heads = offer.heads[-1 if layer is None else layer] if offer.heads else 0
+    head = _choice(request, "head", heads, offer, explainer)
+    return Question(method=offer.method, target=target, layer=layer, head=head)
 
 
 def _target(request: Request, served: Served) -> int | None:

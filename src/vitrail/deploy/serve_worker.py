@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _IDLE = 1.0  # seconds that a connection without a request is kept after the listener has closed
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _KEPT = 16 << 20  # bytes that memory may grow by before the allocator is asked to give some back
+_ARENAS, _M_ARENA_MAX = 2, -8  # heaps of glibc, which else gives every thread one, each with holes of its own
+_BUSY = 30.0  # seconds between two such requests under load: a batch in the works has to fetch it all again
 _LOOK = 1.0  # seconds between two looks at memory and at the supervisor
 
 
@@ -35,6 +37,7 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a model to swap
     supervisor = os.getppid()
+    _few_arenas()
     try:
         slot = Slot(opener)
     except (VitrailError, OSError) as error:
@@ -133,11 +136,12 @@ def _ender(server: "uvicorn.Server") -> Callable[[], None]:
 
 async def _watch(app: App, server: "uvicorn.Server", supervisor: int) -> None:
     """Measures memory, gives back what the allocator keeps, and ends a worker whose supervisor is gone."""
-    mark = _resident()
+    mark, due = _resident(), 0.0
     while True:
-        if _resident() > mark + _KEPT:
+        resting, now = app.gate.images == 0, asyncio.get_running_loop().time()
+        if _resident() > mark + _KEPT and (resting or now > due):
             await asyncio.to_thread(_trim)
-            mark = max(mark, _resident())
+            mark, due = max(mark, _resident()) if resting else mark, now + _BUSY
         app.metrics.put("resident_memory_bytes", _resident())
         if os.getppid() != supervisor:
             log("error", "the supervisor is gone")
@@ -151,6 +155,11 @@ def _resident() -> int:
         return _PAGE * int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return 0
+
+
+def _few_arenas() -> None:
+    if (option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        option(_M_ARENA_MAX, _ARENAS)
 
 
 def _trim() -> None:

@@ -1,7 +1,7 @@
 "use strict";
 // Talks to the service that it came from, and to nothing else; no text is ever read as HTML.
 const at = (id) => document.getElementById(id);
-const state = { model: null, file: null, target: null, turn: 0, key: sessionStorage.getItem("vitrail-key") || "" };
+const state = { model: null, file: null, target: null, turn: 0, leave: null, key: sessionStorage.getItem("vitrail-key") || "" };
 const percent = (share) => (100 * share).toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 }) + " %";
 
 async function ask(address, options = {}) {
@@ -10,6 +10,7 @@ async function ask(address, options = {}) {
   try {
     answer = await fetch(address, { ...options, headers });
   } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Error("The service cannot be reached; is it still running?");
   }
   if (answer.status === 401) { at("key-form").hidden = false; at("key").focus(); }
@@ -49,10 +50,13 @@ function show(address) {
 
 async function answer() {
   const turn = ++state.turn;
+  if (state.leave) state.leave.abort();
+  state.leave = null;
   say("Looking …");
   at("answer").classList.add("busy");
   try {
     const found = await ask("predict?top=5", { method: "POST", body: form() });
+    if (state.model && found.generation !== state.model.generation) await model();  // it was swapped meanwhile
     if (turn !== state.turn) return;
     const result = found.predictions[0];
     at("answer").hidden = false;
@@ -74,7 +78,7 @@ async function answer() {
 function list(result) {
   const can = state.model && state.model.explain.length > 0;
   at("verdict").textContent = result.answers[0].label;
-  at("hint").textContent = can ? "Choose a class to see which parts of the picture speak for it." : "";
+  hint();
   at("classes").replaceChildren(...result.answers.map((one, number) => {
     const row = document.createElement(can ? "button" : "div");
     row.className = one.chosen ? "class chosen" : "class";
@@ -87,7 +91,7 @@ function list(result) {
       row.type = "button";
       row.dataset.index = one.index;
       row.setAttribute("aria-pressed", String(number === 0));
-      row.addEventListener("click", () => { state.target = one.index; explain().catch((error) => say(error.message, "bad")); });
+      row.addEventListener("click", () => { state.target = one.index; explain(); });
     }
     const item = document.createElement("li");
     item.append(row);
@@ -95,24 +99,71 @@ function list(result) {
   }));
 }
 
-async function explain() {
-  const turn = state.turn, query = new URLSearchParams({ method: at("method").value });
+function hint() {
+  const can = state.model && state.model.explain.length > 0;
+  at("hint").textContent = !can ? "" : offer().targeted ? "Choose a class to see which parts of the picture speak for it."
+    : "This way of explaining shows where the model looks, whatever the class.";
+}
+
+const offer = () => state.model.explain.find((one) => one.method === at("method").value);
+
+function fill(select, box, options, kept) {  // a choice between nothing is not shown
+  at(select).replaceChildren(...options.map(([text, value]) => new Option(text, value)));
+  if (options.some(([, value]) => value === kept)) at(select).value = kept;
+  at(box).hidden = options.length === 0;
+}
+
+function offerLayers() {
+  const count = offer().layers, kept = at("layer").value || String(count - 1);
+  const place = (number) => (number === count - 1 ? " (last)" : number === 0 ? " (first)" : "");
+  fill("layer", "layer-box", Array.from({ length: count }, (_, number) => [number + place(number), String(number)]), kept);
+  offerHeads();
+}
+
+function offerHeads() {
+  const count = offer().heads[Number(at("layer").value)] || 0;
+  const heads = Array.from({ length: count }, (_, number) => [String(number), String(number)]);
+  fill("head", "head-box", count ? [["All, their mean", ""], ...heads] : [], at("head").value);
+}
+
+function question() {
+  const query = new URLSearchParams({ method: at("method").value });
   if (state.target !== null) query.set("target", state.target);
+  for (const name of ["layer", "head"]) if (at(name).value) query.set(name, at(name).value);
+  return query;
+}
+
+function meaning(found) {  // what a bright place tells, and by which way it was found
+  const bright = found.targeted ? `bright places speak for ${found.target.label}` : "it attends to bright places";
+  const way = [found.method.replaceAll("_", " ")];
+  if (found.layer !== null) way.push(`layer ${found.layer}`);
+  if (found.head !== null) way.push(`head ${found.head}`);
+  return { bright, way: way.join(", ") };
+}
+
+async function explain() {
+  if (state.leave) state.leave.abort();  // the service drops what nobody waits for
+  const leave = state.leave = new AbortController();
   at("caption").textContent = "Looking where …";
-  const found = await ask(`explain?${query}`, { method: "POST", body: form() }).catch((error) => {
-    at("caption").textContent = error.message;
-    return null;
-  });
-  if (found === null || turn !== state.turn) return;
+  let found;
+  try {
+    found = await ask(`explain?${question()}`, { method: "POST", body: form(), signal: leave.signal });
+  } catch (error) {
+    if (leave === state.leave) at("caption").textContent = error.message;
+    return;
+  }
+  if (leave !== state.leave) return;
+  const { bright, way } = meaning(found);
+  hint();
   show(found.seen);
   at("overlay").src = found.overlay;
   at("overlay").hidden = false;
-  at("overlay").alt = `Overlay: the places that speak for ${found.target.label} are bright`;
-  at("caption").textContent = `What the model gets; bright places speak for ${found.target.label}`
-    + ` (${found.method}, ${found.milliseconds.toFixed(0)} ms).`
+  at("overlay").alt = found.targeted ? `Overlay: the places that speak for ${found.target.label} are bright`
+    : "Overlay: the places that the model attends to are bright";
+  at("caption").textContent = `What the model gets; ${bright} (${way}, ${found.milliseconds.toFixed(0)} ms).`
     + (found.contrast < 0.3 ? ` They differ little: by ${percent(found.contrast)} of the strongest.` : "");
   for (const row of document.querySelectorAll(".class")) {
-    row.setAttribute("aria-pressed", String(Number(row.dataset.index) === found.target.index));
+    row.setAttribute("aria-pressed", String(found.targeted && Number(row.dataset.index) === found.target.index));
   }
 }
 
@@ -149,13 +200,16 @@ async function model() {
   const size = (found.limits.bytes / 2 ** 20).toFixed(0), pixels = (found.limits.pixels / 1e6).toFixed(0);
   at("limits").textContent = `JPEG, PNG, WebP, GIF, TIFF, BMP; up to ${size} MB and ${pixels} megapixels`;
   at("calibration").textContent = `Confidence: ${found.calibration}.`;
-  at("method").replaceChildren(...found.explain.map((name) => new Option(name, name)));
+  at("method").replaceChildren(...found.explain.map(({ method }) => new Option(method.replaceAll("_", " "), method)));
   at("controls").hidden = found.explain.length === 0;
+  if (found.explain.length) offerLayers();
 }
 
 at("file").addEventListener("change", () => { if (at("file").files[0]) use(at("file").files[0]); at("file").value = ""; });
 at("picture").addEventListener("load", () => { at("stack").classList.toggle("tiny", at("picture").naturalWidth < 100); });
-at("method").addEventListener("change", () => explain());
+at("method").addEventListener("change", () => { offerLayers(); explain(); });
+at("layer").addEventListener("change", () => { offerHeads(); explain(); });
+at("head").addEventListener("change", () => explain());
 at("strength").addEventListener("input", () => { at("overlay").style.opacity = at("strength").value / 100; });
 at("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,0 +1,91 @@
+"""How sure a served model may sound: one temperature, fitted to labelled pictures that the model has not learned from.
+
+They are those that a person names, or those that the run was validated on, as long as they are where they were. What is
+found is kept in the run's folder, so that the next worker, and the next start, read it there.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.dataset import Dataset
+from vitrail.data.known import KNOWN
+from vitrail.data.source import open_whole, survey
+from vitrail.deploy.calibration import Calibration, calibrate
+from vitrail.deploy.engine import Engine
+from vitrail.deploy.serve_logs import log
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.models.checkpoint.files import write_json
+from vitrail.packaged import NAME as PACKAGED
+from vitrail.packaged import find_packaged
+
+MOST = 2000  # pictures, spread evenly over what is there
+FILE = "calibration.json"  # in a run's folder
+_TOGETHER = 32
+
+
+def calibrated(engine: Engine, data: str) -> Calibration:
+    """The engine's confidence, fitted to labelled pictures."""
+    if engine.card.multi_label:
+        raise ConfigError("--calibrate fits one class a picture; this model gives several labels")
+    return _fitted(engine, open_whole(data, classes=engine.labels, multi_label=False))
+
+
+def validated(engine: Engine, run: str) -> Calibration:
+    """The same by what a run was validated on; none where that cannot be had, and the log says why."""
+    folder = find_packaged() if run == PACKAGED else Path(run)
+    if not (folder / "run.json").is_file() or engine.card.multi_label:
+        return Calibration()
+    best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
+    identity = {"best": best, "precision": engine.card.precision}
+    if (kept := _kept(folder, identity)) is not None:
+        return kept
+    try:
+        pictures = _validation(json.loads((folder / "run.json").read_text(encoding="utf-8")))
+        if len(pictures) != best.get("images") or pictures.classes != engine.labels:
+            raise DataError("its data are not those that it was validated on")
+    except DataError as error:
+        log("warning", "not calibrated", run=run, why=str(error))
+        return Calibration()
+    found = _fitted(engine, pictures)
+    if run != PACKAGED:  # a package is not written to
+        _keep(folder, identity, found)
+    return found
+
+
+def _validation(about: dict[str, Any]) -> Dataset:
+    """The validation part of a run's data, chosen as training chose it; nothing is fetched from elsewhere."""
+    source = about["source"]
+    if source is None or source in KNOWN:
+        raise DataError(f"its data are {source or 'arrays without a name'}; name labelled pictures with --calibrate")
+    return survey(source, val=about["val"], seed=about["recipe"]["seed"]).val
+
+
+def _fitted(engine: Engine, pictures: Dataset) -> Calibration:
+    step = max(1, -(-len(pictures) // MOST))
+    chosen = list(range(0, len(pictures), step))
+    logits = [
+        engine.predict([pictures.read(number) for number in chosen[at : at + _TOGETHER]])
+        for at in range(0, len(chosen), _TOGETHER)
+    ]
+    return calibrate(torch.cat(logits), pictures.labels[chosen])
+
+
+def _kept(folder: Path, identity: dict[str, Any]) -> Calibration | None:
+    """What was found before for the same model; None where it was not, or cannot be read."""
+    try:
+        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return Calibration(**kept["calibration"]) if kept["of"] == identity else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _keep(folder: Path, identity: dict[str, Any], found: Calibration) -> None:
+    """Writes it; a folder that cannot be written to is left as it is."""
+    try:
+        write_json(folder / FILE, {"of": identity, "calibration": asdict(found)})
+    except CheckpointError as error:
+        log("warning", "the calibration is not kept", why=str(error))
