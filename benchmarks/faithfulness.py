@@ -2,8 +2,9 @@
 
     python benchmarks/faithfulness.py --json faithfulness.json
     python benchmarks/faithfulness.py --run runs/my-run --images 200 --methods relevance,attention
+    python benchmarks/faithfulness.py --skip 500    # other images than those that defaults were chosen by
 
-Test images of the embedded Fashion-MNIST, drawn at random, are explained for the class that the model predicts, by
+Test images of the embedded Fashion-MNIST, in one random order, are explained for the class that the model predicts, by
 every method that makes sense for it; pixels then go and come in the order of each map. Pixels that are not there have
 the image's mean colour in the first tables, those of the blurred image in the last. Beside the methods stand two maps
 that know nothing of the model; then the first method is paired with all others, image by image.
@@ -32,11 +33,13 @@ SEED = 0
 KINDS: tuple[Baseline, ...] = ("mean", "blur")
 
 
-def pictures(run: str, count: int) -> tuple[Backbone, Tensor, Tensor]:
-    """The model of a run, some test images as it takes them, and the classes that it predicts."""
+def pictures(run: str, count: int, skip: int = 0) -> tuple[Backbone, Tensor, Tensor]:
+    """The model of a run, some test images as it takes them, after so many others, and the classes that it predicts."""
     trained, test = open_trained(run), read_embedded().test
     model = trained.task.backbone.eval()
-    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(SEED))[:count]
+    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(SEED))[skip : skip + count]
+    if len(chosen) < count:
+        raise SystemExit(f"there are {len(test):,} test images; {count:,} after the first {skip:,} are too many")
     config = model.config
     images = trained.prepare(fit(test.array[chosen], size=config.image_size, channels=config.channels))
     return model, images, classes(model, images)
@@ -68,7 +71,8 @@ def table(title: str, found: dict[str, Areas], seconds: dict[str, float]) -> Tab
         for what, values in zip(("deletion", "insertion"), one, strict=True):
             low, middle, high = values.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
             row |= {what: round(middle, 3), f"{what[:3]}. spread": round(high - low, 3)}
-        rows.append(row | {"seconds": round(seconds[name], 1) if name in seconds else None})
+        taken = 1000 * seconds[name] / len(one.deletion) if name in seconds else None
+        rows.append(row | {"ms an image": None if taken is None else round(taken, 2)})
     return Table(title, dict.fromkeys(rows[0], ""), rows)
 
 
@@ -86,17 +90,18 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--run", default="packaged", help="the folder of a run, or the packaged model")
     options.add_argument("--images", type=int, default=500)
+    options.add_argument("--skip", type=int, default=0, help="images of the random order that are left out before")
     options.add_argument("--steps", type=int, default=32, help="of the curves")
     options.add_argument("--methods", help="names with commas; the first is paired with all others")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     torch.manual_seed(SEED)
-    model, images, target = pictures(chosen.run, chosen.images)
+    model, images, target = pictures(chosen.run, chosen.images, chosen.skip)
     names = chosen.methods.split(",") if chosen.methods else methods(model)
     maps, seconds = explained(model, images, names)
     facts = {
         "model": chosen.run,
-        "images": len(images),
+        "images": f"{len(images)} after the first {chosen.skip}" if chosen.skip else len(images),
         "steps": chosen.steps,
         "seed": SEED,
         "hardware": f"{platform.machine()}, {torch.get_num_threads()} threads",

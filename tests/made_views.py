@@ -55,10 +55,10 @@ def view(
         "maps": {name: torch.rand(side, side, generator=draw) for name in METHODS},
         "classless": ("rollout",),
         "scores": {
-            "relevance": Score(0.7, 0.2),
-            "rollout": Score(0.6, 0.3),
-            "random": Score(0.5, 0.5, baseline=True),
-            "centre": Score(0.55, 0.4, baseline=True),
+            "relevance": Score(0.7, 0.2, shuffled=0.1, pointing=True),
+            "rollout": Score(0.6, 0.3, shuffled=-0.05, pointing=False),
+            "random": Score(0.5, 0.5, baseline=True, shuffled=1.0, pointing=False),
+            "centre": Score(0.55, 0.4, baseline=True, shuffled=1.0, pointing=True),
         },
         "layers": layers,
     }

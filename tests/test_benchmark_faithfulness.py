@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 import torch
 
 PATH = Path(__file__).parent.parent / "benchmarks" / "faithfulness.py"
@@ -12,10 +13,10 @@ spec.loader.exec_module(benchmark)
 
 
 def test_relevance_beats_attention_noise_and_the_centre():
-    model, images, target = benchmark.pictures("packaged", 64)
+    model, images, target = benchmark.pictures("packaged", 48)
     maps, seconds = benchmark.explained(model, images, ["relevance", "attention"])
     assert set(seconds) == {"relevance", "attention"}
-    found = benchmark.measured(model, images, maps, target, "blur", steps=16)
+    found = benchmark.measured(model, images, maps, target, "blur", steps=8)
     assert set(found) == {"relevance", "attention", "random", "centre"}
     shown = benchmark.table("", found, seconds)
     assert shown.rows[0]["map"] == "relevance", shown.rows
@@ -27,3 +28,6 @@ def test_relevance_beats_attention_noise_and_the_centre():
 def test_the_images_are_those_of_the_seed():
     first, again = (benchmark.pictures("packaged", 3)[1] for _ in range(2))
     assert torch.equal(first, again)
+    assert torch.equal(benchmark.pictures("packaged", 1, skip=2)[1], first[2:])
+    with pytest.raises(SystemExit, match="5 after the first 1,996 are too many"):
+        benchmark.pictures("packaged", 5, skip=1996)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from registered import tiny
 import vitrail
 from vitrail.cli import main
 from vitrail.cli.explain_verb import MOST_PICTURES
-from vitrail.errors import Notice
 
 
 def saved(folder: Path, name: str = "vit_tiny_patch16", **changes: object) -> str:
@@ -60,10 +58,10 @@ def test_a_page(run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_table_and_json_without_a_page(run: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", run, str(photos), "--method", "gradient"]) == 0
+    assert main(["explain", run, str(photos), "--method", "gradient", "--steps", "2"]) == 0
     said = capsys.readouterr().out
     assert said.count("gradient") == said.count("centre") == 4  # three pictures, and their mean
-    assert main(["explain", run, str(photos), "--method", "gradient", "--json"]) == 0
+    assert main(["explain", run, str(photos), "--method", "gradient", "--steps", "2", "--json"]) == 0
     each, means = json.loads(capsys.readouterr().out)["sections"]
     assert len(each["rows"]) == 9
     assert all(row["picture"] and row["prediction"] in ("cat", "dog", "tabby cat") for row in each["rows"])
@@ -72,9 +70,48 @@ def test_a_table_and_json_without_a_page(run: str, photos: Path, capsys: pytest.
     assert means["rows"][0]["deletion"] == pytest.approx(mean)
 
 
+def test_masks_add_the_pointing_game(
+    run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):  # everything, nothing but a corner that is cut away, a mask for the middle
+        known = np.zeros((40, 50), np.uint8)
+        known[:, :] = 255 if number == 0 else 0
+        known[15:25, 20:30] = 255 if number == 2 else known[0, 0]
+        Image.fromarray(known).save(tmp_path / f"{number}.png")
+    words = ["explain", run, str(photos), "--masks", str(tmp_path), "--method", "gradient", "--steps", "1"]
+    assert main([*words, "--json"]) == 2
+    said = capsys.readouterr()
+    each, means = json.loads(said.out)["sections"]
+    assert "1 of 3 pictures could not be read: the mask" in said.err
+    hits = {(Path(row["picture"]).stem, row["method"]): row["pointing"] for row in each["rows"]}
+    assert {hits["0", method] for method in ("gradient", "random", "centre")} == {"hit"}
+    assert hits["2", "centre"] == "hit"
+    assert {row["method"]: row["pointing"] for row in means["rows"]}["centre"] == 1
+    assert "there is no nowhere; --masks names" in refused([*words[:4], "nowhere"], capsys)
+
+
+def test_images_are_normalised_as_a_foreign_checkpoint_says(
+    run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = Path(shutil.copytree(run, tmp_path / "foreign"))
+    words = ["explain", str(foreign), str(photos / "0.png"), "--json", "--steps", "1", "--method", "gradient"]
+    found = []
+    for mean in (0.5, 0.2):  # 0.5 is what we take where nothing is said
+        said = {"image_mean": [mean] * 3, "image_std": [0.5] * 3}
+        (foreign / "preprocessor_config.json").write_text(json.dumps(said))
+        for each in (words, ["explain", str(foreign), str(photos), "--statistics", "--json"]):
+            assert main(each) == 0
+            found.append(json.loads(capsys.readouterr().out)["sections"])
+    assert main(["explain", run, *words[2:]]) == 0
+    ours = json.loads(capsys.readouterr().out)["sections"]
+    shares = [sections[0]["rows"][0]["probability"] for sections in (ours, found[0], found[2])]
+    assert shares[0] == shares[1] != shares[2]
+    assert found[1] != found[3]  # of the attention
+
+
 def test_two_models(run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other, out = saved(tmp_path / "cnn", "resnet50"), tmp_path / "page.html"
-    words = ["explain", run, str(photos / "0.png"), "--against", other, "--out", str(out)]
+    words = ["explain", run, str(photos / "0.png"), "--against", other, "--out", str(out), "--steps", "2"]
     assert main([*words, "--json"]) == 0
     sections = json.loads(capsys.readouterr().out)["sections"]
     assert {row["model"] for row in sections[0]["rows"]} == {run, other}
@@ -105,13 +142,35 @@ def test_statistics(run: str, photos: Path, tmp_path: Path, capsys: pytest.Captu
     assert "Attention distance" in out.read_text(encoding="utf-8")
 
 
-def test_at_a_size_other_than_the_trained_one(run: str, photos: Path, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)
-        vitrail.save(vitrail.load(run, image_size=(48, 32)), tmp_path / "moved")
+def test_at_a_size_other_than_the_trained_one(
+    run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "page.html"
-    assert main(["explain", str(tmp_path / "moved"), str(photos / "0.png"), "--out", str(out)]) == 0
+    words = ["explain", run, str(photos / "0.png"), "--image-size", "48x32"]
+    assert main([*words, "--out", str(out), "--steps", "2"]) == 0
+    assert "positions resampled" in capsys.readouterr().err
     assert stored(out)["views"][0]["layers"][0]["grid"] == [6, 4]
+    assert main([*words, "--statistics", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sections"][0]["values"]["pixels"] == "48 x 32"
+    assert "does not divide into patches of 8 x 8" in refused([*words[:-1], "33"], capsys)
+
+
+def test_a_name_has_random_weights_and_says_so(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "mobilevit_xxs", str(photos / "0.png"), "--image-size", "64", "--json"]
+    answers = []
+    for _ in range(2):
+        assert main([*words, "--steps", "1", "--method", "gradient"]) == 0
+        said = capsys.readouterr()
+        assert "mobilevit_xxs is the name of a model: its weights are random" in said.err
+        answers.append(json.loads(said.out)["sections"][0]["rows"])
+    assert answers[0] == answers[1]
+    assert main([*words, "--statistics"]) == 0
+
+
+def test_statistics_need_no_head(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vitrail.save(tiny(num_classes=0), tmp_path / "headless")
+    assert main(["explain", str(tmp_path / "headless"), str(photos), "--statistics"]) == 0
+    assert "Attention distance" in capsys.readouterr().out
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -53,7 +53,7 @@ def test_images_are_treated_as_in_training(headless, photos, capsys):
     words = ["probe", str(headless), str(photos), "--k", "5", "--json", "--device", "cpu"]
     (headless / "run.json").write_text(json.dumps(run))
     assert main(words) == 0
-    (headless / "run.json").write_text(json.dumps({"recipe": {"augment": {"mean": [0.1, 0.2]}}}))
+    (headless / "run.json").write_text(json.dumps({"recipe": {"augment": {"mean": [0.1, 0.2], "std": [0.5, 0.5]}}}))
     assert main(words) == 2
     assert "mean has 2 numbers" in capsys.readouterr().err
     (headless / "run.json").write_text("{")

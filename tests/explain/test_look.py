@@ -1,25 +1,26 @@
 """What a page is made of, from real models: attention in cells, maps, scores, and sentences where there is none."""
 
+import warnings
+
 import pytest
 import torch
-from registered import one_of_each_family, option_sets, pictures, tiny
+from registered import image_size, option_sets, pictures, tiny
 
-from vitrail.errors import ConfigError, Unsupported
+from vitrail.errors import ConfigError, InputError, Notice, Unsupported
 from vitrail.explain.capture import capture
-from vitrail.explain.look import MOST_CELLS, attended, look, prefix_names, usual_methods
+from vitrail.explain.look import MOST_CELLS, attended, look, prefix_names
 from vitrail.explain.page import gallery_page
 from vitrail.explain.pictures import picture
 from vitrail.tasks.predict import as_task
 
 
-def seen_by(model, **options):
+def seen_by(model, mask=None, **options):
     """A view of one random picture."""
     draw = torch.Generator().manual_seed(0)
     image = torch.randint(0, 256, (model.config.channels, *model.config.image_size), generator=draw, dtype=torch.uint8)
     task = as_task(model)
-    (view,) = look(
-        task, lambda images: images / 255, [picture(image, model.config, name="a.png")], model="tiny", **options
-    )
+    one = picture(image, model.config, name="a.png")._replace(mask=mask)
+    (view,) = look(task, lambda images: images / 255, [one], model="tiny", **{"steps": 1, **options})
     return view
 
 
@@ -63,16 +64,31 @@ def test_a_view_has_answers_maps_and_scores() -> None:
     assert [score.baseline for score in view.scores.values()] == [False, False, True, True]
     assert all(0 <= score.insertion <= 1 and 0 <= score.deletion <= 1 for score in view.scores.values())
     assert view.classless == ["rollout"]
+    shuffled = {name: score.shuffled for name, score in view.scores.items()}
+    assert shuffled["random"] == shuffled["centre"] == 1
+    assert all(-1 <= shuffled[name] < 0.999 for name in view.maps)  # weights decide what these show
+    assert all(score.pointing is None for score in view.scores.values())
     assert seen_by(tiny(), attention=False).layers == []
 
 
-@pytest.mark.parametrize("name", one_of_each_family())
-def test_every_family_can_be_looked_at(name: str) -> None:
+@pytest.mark.parametrize("name", option_sets())
+def test_every_model_can_be_looked_at_at_another_size(name: str) -> None:
+    """Each set of options that some registered name has, at a size other than that which it is built for."""
+    torch.manual_seed(0)
     model = tiny(name)
-    view = seen_by(model)
-    assert list(view.maps) == usual_methods(model)
-    assert view.maps
-    assert view.layers or view.why
+    other = image_size(model.config, (2, 3))
+    assert other != model.config.image_size
+    if name.startswith("mixer"):
+        with pytest.raises(InputError, match="takes the size that it is built for alone"):
+            model.resize(other)
+        other = model.config.image_size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)  # positions are resampled
+        view = seen_by(model.resize(other))
+    assert {"grad_cam", "gradient"} <= set(view.maps)
+    assert ("relevance" in view.maps) == (view.layers != [] and not view.why)
+    assert all(found.shape == other and found.isfinite().all() for found in view.maps.values())
+    assert view.layers or view.why.endswith(".")
     for layer in view.layers:
         rows = len(layer.prefix) + layer.cells[0] * layer.cells[1]
         assert layer.weights.shape[1:] == (rows, rows)
@@ -80,11 +96,19 @@ def test_every_family_can_be_looked_at(name: str) -> None:
         assert 0 < sums.min() <= sums.max() < 1.005
 
 
-@pytest.mark.parametrize("name", option_sets())
-def test_every_set_of_options_has_attention_or_a_reason(name: str) -> None:
-    model = tiny(name)
-    layers, why = attended(model, pictures(model, batch=1))
-    assert layers or why.endswith(".")
+def test_a_mask_says_whether_the_highest_point_is_on_the_object() -> None:
+    model = tiny()
+    for inside in (True, False):
+        mask = torch.full(model.config.image_size, not inside)
+        mask[8:16, 4:12] = inside  # the middle of 24 x 16 pixels
+        scores = seen_by(model, mask=mask, methods=["gradient"]).scores
+        assert list(scores) == ["gradient", "random", "centre"]
+        assert scores["centre"].pointing is inside
+    highest = int(seen_by(model, methods=["gradient"]).maps["gradient"].argmax())
+    mask = torch.zeros(model.config.image_size, dtype=torch.bool)
+    mask.view(-1)[highest] = True
+    scores = seen_by(model, mask=mask, methods=["gradient"]).scores
+    assert [score.pointing for score in scores.values()] == [True, False, False]
 
 
 def test_models_without_attention_say_why() -> None:

@@ -34,3 +34,35 @@ def test_people_see_the_same_part_at_a_larger_scale() -> None:
     assert found.shown.min() == 200
     assert max(picture(torch.zeros(3, 2000, 2000, dtype=torch.uint8), CONFIG, name="b").shown.shape) <= LARGEST
     assert picture(torch.zeros(1, 9, 9, dtype=torch.uint8), CONFIG, name="c").shown.shape == (3, 32, 32)
+
+
+def test_masks_are_cut_as_their_pictures_are(tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    pixels, known = np.zeros((64, 96, 3), np.uint8), np.zeros((64, 96), np.uint8)
+    known[:32, 16:48] = 3  # the upper left quarter of the middle, which is what the model is given
+    known[:, :8] = 255  # beside it
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    Image.fromarray(known).save(tmp_path / "masks" / "a.png")
+    expected = torch.zeros(32, 32, dtype=torch.bool)
+    expected[:16, :16] = True
+    for masks in (tmp_path / "masks", tmp_path / "masks" / "a.png"):
+        (found,), broken = read_pictures([tmp_path / "a.jpg"], CONFIG, masks=masks)
+        assert torch.equal(found.mask, expected)
+        assert not broken
+
+
+def test_masks_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    for name in ("small", "empty", "alone", "text"):
+        Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    Image.fromarray(np.full((20, 30), 255, np.uint8)).save(masks / "small.png")
+    Image.fromarray(np.zeros((40, 60), np.uint8)).save(masks / "empty.png")
+    (masks / "text.png").write_text("<html>")
+    found, broken = read_pictures(sorted(tmp_path.glob("*.png")), CONFIG, masks=masks)
+    assert not found
+    told = {Path(name).stem: why for name, why in broken.items()}
+    assert "there is no alone.png in" in told["alone"]
+    assert "shows no object" in told["empty"]
+    assert "has 20 x 30 pixels, and its picture 40 x 60" in told["small"]
+    assert "masks/text.png cannot be decoded" in told["text"]

@@ -3,21 +3,20 @@
 import argparse
 import shlex
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.options import busy, show_report
-from vitrail.errors import BrokenImage, ConfigError, DataError, Notice
+from vitrail.cli.options import busy, image_size, show_report
+from vitrail.errors import BrokenImage, ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
+    from vitrail.cli.opening import OpenedTask
     from vitrail.explain.page import Gallery, View
     from vitrail.report import Report
-    from vitrail.training.trained import Trained
 
 MOST_PICTURES = 16  # on a page
 BATCH = 32  # pictures at a time for statistics
@@ -25,7 +24,10 @@ BATCH = 32  # pictures at a time for statistics
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    verb.add_argument("run", help="a run's folder, any checkpoint that `vitrail info` reads, or `packaged`")
+    verb.add_argument(
+        "run",
+        help="a run's folder, any checkpoint that `vitrail info` reads, `packaged`, or a name, for random weights",
+    )
     verb.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders of them")
     verb.add_argument(
         "--method", metavar="NAMES", type=_words, help="saliency methods, e.g. relevance,rollout (default: quick ones)"
@@ -37,6 +39,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--steps", metavar="N", type=int, default=32, help="of insertion and deletion; fewer are faster (default 32)"
     )
+    verb.add_argument(
+        "--masks", metavar="FOLDER", type=Path,
+        help="images of the same names, not black where the object is: does the highest point of a map lie on it?",
+    )  # fmt: skip
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than its own: 384, or 224x160")
     verb.add_argument("--against", metavar="RUN", help="another model, to be seen side by side")
     verb.add_argument("--statistics", action="store_true", help="instead: attention by layer and head, over all images")
     verb.add_argument(
@@ -72,36 +79,33 @@ def explain(options: argparse.Namespace) -> None:
         raise ConfigError("--layers chooses what a page keeps: name it too, as in --out page.html")
     views, about, broken = list["View"](), dict[str, str](), dict[str, str]()
     for source in dict.fromkeys(name for name in (options.run, options.against) if name is not None):
-        trained = _opened(source, options)
-        some, broken = _views(source, trained, options)
+        opened = _opened(source, options)
+        some, broken = _views(source, opened, options)
         views += some
-        about[source] = trained.about.removeprefix(f"{source}: ")
+        about[source] = opened.about.removeprefix(f"{source}: ")
     gallery = Gallery(title=_title(views), views=views, about=about, command=_command())
     if options.html is not None:
         with busy(f"writing {options.html}"):
             page = write_page(gallery, options.html)
     if options.json:
-        print(summary(gallery, terse=False).to_json())  # noqa: T201
+        print(summary(gallery, narrow=False).to_json())  # noqa: T201
     else:
-        summary(gallery, terse=True).print()
+        summary(gallery, narrow=True).print()
         if options.html is not None:
             print(f"\npage: {page} ({page.stat().st_size / 1e3:,.0f} kB)")  # noqa: T201
     _complain(broken, len(broken) + len(gallery.pictures))
 
 
-def _opened(source: str, options: argparse.Namespace) -> "Trained":
+def _opened(source: str, options: argparse.Namespace) -> "OpenedTask":
+    from vitrail.cli.opening import open_task  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
-    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.training.trained import open_trained  # noqa: PLC0415
 
-    trained = open_trained(source)
-    if source == PACKAGED:
-        warnings.warn(f"the model is {trained.about}", Notice, stacklevel=1)
-    trained.task.to(device(options.device))
-    return trained
+    opened = open_task(source, image_size=options.image_size)
+    opened.task.to(device(options.device))
+    return opened
 
 
-def _views(source: str, trained: "Trained", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:
+def _views(source: str, opened: "OpenedTask", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:
     """All pictures through one model, and the files that are none with the reason."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
@@ -116,12 +120,14 @@ def _views(source: str, trained: "Trained", options: argparse.Namespace) -> tupl
             f"a page shows at most {MOST_PICTURES} pictures, and {len(files)} were named; name some of them, or leave "
             "out --out for a table of all"
         )
-    pictures, broken = read_pictures(files, trained.task.backbone.config)
+    if options.masks is not None and not options.masks.exists():
+        raise DataError(f"there is no {options.masks}; --masks names a folder of masks, or the mask of one picture")
+    pictures, broken = read_pictures(files, opened.task.backbone.config, masks=options.masks)
     if not pictures:
         raise BrokenImage(next(iter(broken.values())))
     found = look(
-        trained.task,
-        trained.prepare,
+        opened.task,
+        opened.prepare,
         pictures,
         model=source,
         methods=options.method,
@@ -137,12 +143,12 @@ def _views(source: str, trained: "Trained", options: argparse.Namespace) -> tupl
     return list(shown), broken
 
 
-def summary(gallery: "Gallery", *, terse: bool) -> "Report":
+def summary(gallery: "Gallery", *, narrow: bool) -> "Report":
     """What a page shows, without pictures: predictions, and how true each method's map is."""
-    from vitrail.explain.page import mean_table, score_table  # noqa: PLC0415
+    from vitrail.explain.page import mean_table, narrow_table, score_table  # noqa: PLC0415
     from vitrail.report import Report, Text  # noqa: PLC0415
 
-    tables = [score_table(gallery, terse=terse)]
+    tables = [narrow_table(gallery) if narrow else score_table(gallery)]
     if len(gallery.pictures) > 1:
         tables.append(mean_table(gallery))
     whys = dict.fromkeys(f"{view.model}: {view.why}" for view in gallery.views if view.why)
@@ -153,27 +159,35 @@ def _statistics(options: argparse.Namespace) -> None:
     """Attention by layer and head over all images."""
     import torch  # noqa: PLC0415
 
+    from vitrail.cli.opening import open_model  # noqa: PLC0415
     from vitrail.explain.attention_statistics import statistics  # noqa: PLC0415
     from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
+    from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.tasks.predict import image_files  # noqa: PLC0415
 
-    others = {"--method": options.method, "--target": options.target, "--against": options.against}
+    others = {
+        "--method": options.method,
+        "--target": options.target,
+        "--against": options.against,
+        "--masks": options.masks,
+    }
     if given := [name for name, value in others.items() if value is not None]:
         raise ConfigError(f"--statistics sums up the attention of one model: leave out {', '.join(given)}")
-    trained = _opened(options.run, options)
+    opened = open_model(options.run, image_size=options.image_size)
+    model = opened.model.to(device(options.device))
     files, broken = list(dict.fromkeys(image_files(options.images))), dict[str, str]()
 
     def batches() -> "Iterator[Tensor]":
         for start in range(0, len(files), BATCH):
-            read = read_pictures(files[start : start + BATCH], trained.task.backbone.config)
+            read = read_pictures(files[start : start + BATCH], model.config)
             broken.update(read.broken)
             if read.pictures:
-                yield trained.prepare(torch.stack([one.pixels for one in read.pictures]))
+                yield opened.prepare(torch.stack([one.pixels for one in read.pictures]))
         if len(broken) == len(files):
             raise BrokenImage(next(iter(broken.values())))
 
     with busy(f"looking at {len(files):,} pictures"):
-        report = statistics(trained.task.backbone, batches(), layers=options.layers)
+        report = statistics(model, batches(), layers=options.layers)
     show_report(report, options)
     _complain(broken, len(files))
 

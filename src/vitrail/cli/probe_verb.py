@@ -1,15 +1,9 @@
 """The verb `probe`: how well classes can be told from each layer of a model, with or without a head."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitrail.cli.options import busy, layer_numbers, show_report
-from vitrail.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from vitrail.data.augment import AugmentConfig
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -33,18 +27,13 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def probe(options: argparse.Namespace) -> None:
     """Probes every layer of a model on data."""
-    from vitrail.data.augment import Prepare  # noqa: PLC0415
+    from vitrail.cli.opening import open_model  # noqa: PLC0415
     from vitrail.data.source import find  # noqa: PLC0415
     from vitrail.explain.probes import probe as learn  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
-    from vitrail.models.checkpoint import load  # noqa: PLC0415
-    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.packaged import find_packaged  # noqa: PLC0415
 
-    place = find_packaged() if options.run == PACKAGED else options.run
-    model = load(place).to(device(options.device))
-    config = model.config
-    prepare = Prepare(_treatment(Path(place)), image_size=config.image_size, channels=config.channels)
+    opened = open_model(options.run)
+    model = opened.model.to(device(options.device))
     with busy(f"reading {options.data}"):
         data = find(options.data)
     with busy("probing"):
@@ -55,21 +44,7 @@ def probe(options: argparse.Namespace) -> None:
             pool=options.pool,
             linear=options.linear,
             k=options.k,
-            prepare=prepare,
+            prepare=opened.prepare,
             batch_size=options.batch_size,
         )
     show_report(report, options)
-
-
-def _treatment(place: Path) -> "AugmentConfig":
-    """How a run's training normalised images, also where it learned without labels; else as we do."""
-    from vitrail.config import from_dict  # noqa: PLC0415
-    from vitrail.data.augment import AugmentConfig  # noqa: PLC0415
-
-    file = place / "run.json"
-    if not file.is_file():
-        return AugmentConfig()
-    try:
-        return from_dict(AugmentConfig, json.loads(file.read_text(encoding="utf-8"))["recipe"]["augment"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{place} is no whole run, its run.json is damaged: {error!r}") from error

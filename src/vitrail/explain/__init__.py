@@ -6,9 +6,10 @@ seen.attention[-1]
 """
 
 from vitrail.explain.attention_statistics import statistics
-from vitrail.explain.capture import AttentionLayer, Seen, attention_layers, capture
+from vitrail.explain.capture import Seen, capture
 from vitrail.explain.embeddings import filters, position_similarity
 from vitrail.explain.faithfulness import faithfulness
+from vitrail.explain.layer import AttentionLayer, attention_layers
 from vitrail.explain.probes import probe
 from vitrail.explain.saliency import methods, saliency
 from vitrail.explain.similarity import cka

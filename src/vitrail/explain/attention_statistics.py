@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from vitrail.charts import Curve, curves, points
 from vitrail.errors import DataError, InputError, Unsupported
-from vitrail.explain.capture import Seen, capture, has_class_token
+from vitrail.explain.capture import Seen, capture
+from vitrail.explain.layer import has_class_token
 from vitrail.explain.method import evaluating
 from vitrail.explain.subject import subject
 from vitrail.layers.patch import Grid
@@ -222,7 +223,8 @@ def _sections(found: Found, spectrum: dict[int, Running], left: dict[int, str]) 
     if spectrum:
         yield _spectrum_table(spectrum)
     yield _by_head("By layer and head", names, found, lambda running: running.mean)
-    yield _by_head("Spread over the images", names, found, lambda running: running.spread)
+    if any(running.count > 1 for of_layer in found.values() for running in of_layer.values()):
+        yield _by_head("Spread over the images", names, found, lambda running: running.spread)
     if left:
         yield Text("Left out", "; ".join(f"layer {index}: {reason}" for index, reason in left.items()))
 

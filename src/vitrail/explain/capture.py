@@ -10,7 +10,6 @@ computed when it is read, from the tokens that were kept, in chunks of rows: so 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -18,26 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, Unsupported
-from vitrail.layers.attention import Attention
+from vitrail.explain.layer import AttentionLayer, attention_layers, eager, has_class_token, is_compiled
+from vitrail.explain.subsampled import Subsampled
 from vitrail.layers.patch import Grid
 from vitrail.layers.reduce import Reduction
-from vitrail.layers.tokens import PrefixTokens
-from vitrail.models.backbone import Backbone
+from vitrail.layers.stage import to_tokens
+
+__all__ = ["Chunk", "Rows", "Seen", "attention_layers", "capture"]
 
 CHUNK = 2**24  # numbers of an attention matrix that are computed at a time: 64 MiB of float32
 
 Rows = Literal["class"] | Tensor | Sequence[int] | None  # which tokens ask; None: all of them
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class AttentionLayer:
-    """One attention layer of a model."""
-
-    index: int  # in the order of execution
-    name: str  # of the module in the model
-    module: Attention
-    level: int  # of the pyramid, fine to coarse
 
 
 class Chunk(NamedTuple):
@@ -46,27 +37,6 @@ class Chunk(NamedTuple):
     rows: Tensor  # R: the tokens that ask, prefix tokens first
     attention: Tensor  # B A R P+N, float32
     gradient: Tensor | None  # B A R P+N, of what was differentiated to the attention; None before a backward pass
-
-
-def eager(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of torch.compile and of distributed training."""
-    inner = model._modules.get("_orig_mod") or model._modules.get("module")
-    return model if inner is None else eager(inner)
-
-
-def attention_layers(model: nn.Module) -> list[AttentionLayer]:
-    """Every attention layer of a model, in the order of execution; Unsupported, where it has none."""
-    model = eager(model)
-    backbone = next((part for part in model.modules() if isinstance(part, Backbone)), None)
-    levels: dict[nn.Module, int] = {}
-    for level, part in enumerate(() if backbone is None else backbone.levels):
-        levels |= dict.fromkeys(part.modules(), level)
-    found = [
-        (name, module) for name, module in model.named_modules() if isinstance(module, Attention) and module.num_heads
-    ]
-    if not found:
-        raise Unsupported(f"{type(backbone or model).__name__} has no attention to look at")
-    return [AttentionLayer(index, name, module, levels.get(module, 0)) for index, (name, module) in enumerate(found)]
 
 
 @contextmanager
@@ -105,11 +75,6 @@ def capture(
         yield seen
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether a model or a part of it was compiled, so that hooks inside it may not be called."""
-    return any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules())
-
-
 class ByLayer(Mapping[int, T], Generic[T]):
     """What was captured, by the number of the layer; negative numbers count from the model's last."""
 
@@ -133,8 +98,9 @@ class Seen:
     """What was seen in the last pass through the model, by the number of the layer.
 
     `attention` B A R P+N, and its `gradients`, are float32; `tokens` B P+N D are those that entered the layer and
-    `mixed` B P+N A*d what its heads made of them, both a part of the graph; `values` B A P+N d are what each token
-    gives to those that attend to it. `grid` is that of the patches, which are the last tokens, after `num_prefix`.
+    `mixed` B P+N A*d what its heads made of them (fewer where fewer ask), both a part of the graph; `values` B A P+N d
+    are what each token gives to those that attend to it. `grid` is that of the patches, which are the last tokens,
+    after `num_prefix`.
     """
 
     def __init__(
@@ -183,7 +149,7 @@ class Seen:
         with ExitStack() as stack:
             self._closing = stack
             for layer in self.layers.values():
-                hook = layer.module.register_forward_pre_hook(self._entering(layer.index))
+                hook = layer.place.register_forward_pre_hook(self._entering(layer.index))
                 stack.callback(hook.remove)
                 if self._differentiates:
                     stack.callback(layer.module.readout.register_forward_pre_hook(self._mixing(layer.index)).remove)
@@ -215,13 +181,15 @@ class Seen:
 
     def _entering(self, index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            tokens, grid = inputs
-            self._entered[index] = tokens, grid
-            self._known.pop(("attention", index), None)
+            entering = inputs[0]
             if self._differentiates and torch.is_grad_enabled():
-                if not tokens.requires_grad:  # weights and images are frozen: the graph begins here
-                    tokens.requires_grad_()
-                self._follow("tokens", index, tokens)
+                if not entering.requires_grad:  # weights and images are frozen: the graph begins here
+                    entering.requires_grad_()
+                self._follow("tokens", index, entering)
+            # Between stages a map enters, B C h w.
+            on_map = (to_tokens(entering), (entering.shape[2], entering.shape[3])) if entering.ndim == 4 else None
+            self._entered[index] = on_map or (entering, inputs[1])
+            self._known.pop(("attention", index), None)
 
         return keep
 
@@ -235,7 +203,7 @@ class Seen:
 
     def _follow(self, what: str, index: int, tensor: Tensor) -> None:
         def keep(gradient: Tensor) -> None:
-            self._gradients[what, index] = gradient.detach()
+            self._gradients[what, index] = (to_tokens(gradient) if gradient.ndim == 4 else gradient).detach()
             self._known.pop(("gradient", index), None)
 
         # A hook holds what was seen, which holds the tensor: no collector sees that ring, so the block's end opens it.
@@ -250,7 +218,7 @@ class Seen:
 
     def _replay(self, inputs: "_Inputs") -> None:
         """An eager pass over the kept inputs, up to the last layer that is wanted."""
-        model, last = eager(self._model), self.layers[max(self.layers)].module
+        model, last = eager(self._model), self.layers[max(self.layers)].place
 
         def stop(*_: Any) -> None:
             raise _Enough
@@ -319,10 +287,14 @@ class Seen:
 
     def _slope(self, index: int, rows: Tensor) -> Tensor:
         """The gradient to some rows of the attention, B A R P+N: how much each value would help the mixed heads."""
-        heads, mixed = self._head(index), self._gradient("mixed", index).float()  # B P+N Av
-        # Where only the class token is mixed, the other tokens keep to themselves: nothing of theirs to differentiate.
-        mixed = F.pad(mixed, (0, 0, 0, self._at(index)[0].shape[1] - mixed.shape[1]))[:, rows]
-        mixed = mixed.unflatten(2, (self.layers[index].module.num_heads, -1)).transpose(1, 2)  # B A R v
+        module, heads, (tokens, grid) = self.layers[index].module, self._head(index), self._at(index)
+        mixed = self._gradient("mixed", index).float()  # B P+N Av
+        if isinstance(module, Subsampled):
+            mixed = mixed[:, module.queries(grid, rows)]
+        else:
+            # Where only the class token is mixed, other tokens keep to themselves: nothing of theirs to differentiate.
+            mixed = F.pad(mixed, (0, 0, 0, tokens.shape[1] - mixed.shape[1]))[:, rows]
+        mixed = mixed.unflatten(2, (module.num_heads, -1)).transpose(1, 2)  # B A R v
         return mixed[:, heads] @ self._contents(index)[:, heads].float().transpose(-2, -1)
 
     def _whole(self, what: str, index: int, read: Callable[[int, Tensor], Tensor]) -> Tensor:
@@ -382,11 +354,6 @@ def _numbers(chosen: Sequence[int] | None, count: int, one: str, many: str) -> l
     if wrong := [number for number in wanted if not -count <= number < count]:
         raise ConfigError(f"{one} {wrong[0]} does not exist; there are {count} {many}, 0 to {count - 1}")
     return [number % count for number in wanted]
-
-
-def has_class_token(model: nn.Module) -> bool:
-    """Whether some layer of the model has a class token, which is its first."""
-    return any(isinstance(part, PrefixTokens) and part.class_token is not None for part in model.modules())
 
 
 def _check_whole(model: nn.Module) -> None:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import Unsupported
-from vitrail.explain.capture import Seen, attention_layers, capture
-from vitrail.explain.faithfulness import areas, baselines
+from vitrail.explain.capture import Seen, capture
+from vitrail.explain.faithfulness import areas, baselines, pointing
+from vitrail.explain.layer import attention_layers
 from vitrail.explain.method import classes, evaluating
 from vitrail.explain.page import Score, View
 from vitrail.explain.page_encode import LayerView, group
 from vitrail.explain.pictures import Picture
+from vitrail.explain.randomisation import rank_correlations, shuffled
 from vitrail.explain.saliency import method_of, methods, saliency
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.models.backbone import Backbone
@@ -26,8 +28,8 @@ USUAL = ("relevance", "attention", "rollout", "grad_cam", "gradient")  # methods
 
 def usual_methods(model: Backbone) -> list[str]:
     """The quick methods that make sense for a model; where none of them does, all that do."""
-    sensible = methods(model)
-    return [name for name in USUAL if name in sensible] or sensible
+    with evaluating(model):
+        return [name for name in USUAL if method_of(name).refusal(model) is None] or methods(model)
 
 
 def look(
@@ -55,6 +57,7 @@ def look(
         if attention and layers is not None:
             with capture(backbone, layers=layers):
                 pass  # a layer that is not there, and a model without attention, are told before the work begins
+        forgetful = shuffled(backbone)
         for picture in pictures:
             images = prepare(picture.pixels[None].to(next(task.parameters()).device))  # 1 C H W
             number = classes(backbone, images, target)
@@ -71,7 +74,7 @@ def look(
                 target=task.classes[int(number)],
                 maps={name: found[0] for name, found in maps.items()},
                 classless=[name for name in chosen if not method_of(name).targeted],
-                scores=scored(backbone, images, maps, number, steps=steps),
+                scores=scored(backbone, images, maps, number, forgetful=forgetful, mask=picture.mask, steps=steps),
                 layers=seen,
                 why=why,
             )
@@ -139,15 +142,37 @@ def prefix_names(model: Backbone, count: int) -> tuple[str, ...]:
 
 
 def scored(
-    model: Backbone, images: Tensor, maps: Mapping[str, Tensor], target: Tensor, *, steps: int
+    model: Backbone,
+    images: Tensor,
+    maps: Mapping[str, Tensor],
+    target: Tensor,
+    *,
+    forgetful: Backbone,
+    mask: Tensor | None = None,
+    steps: int,
 ) -> dict[str, Score]:
-    """Insertion and deletion of each method's map 1 H W of one image, and of maps that know nothing of the model."""
+    """How true each method's map 1 H W of one image is, and how true maps are that know nothing of the model.
+
+    `forgetful` is the model with its weights shuffled, `mask` H W says where the object is.
+    """
     blind = baselines(images)
     every = torch.cat([found.to(images.device) for found in (*maps.values(), *blind.values())])  # M H W
     many = images.expand(len(every), -1, -1, -1)
     deletion, insertion = areas(model, many, every, target.expand(len(every)), steps=steps)
-    names = zip((*maps, *blind), insertion.tolist(), deletion.tolist(), strict=True)
-    return {name: Score(into, out, baseline=name in blind) for name, into, out in names}
+    alike = dict.fromkeys(blind, 1.0) | {  # what knows nothing of the model stays as it is
+        name: rank_correlations(found, saliency(forgetful, images, name, target)).item() for name, found in maps.items()
+    }
+    hits = None if mask is None else pointing(every, mask.to(every.device).expand_as(every)).tolist()
+    return {
+        name: Score(
+            insertion[at].item(),
+            deletion[at].item(),
+            baseline=name in blind,
+            shuffled=alike[name],
+            pointing=None if hits is None else hits[at],
+        )
+        for at, name in enumerate((*maps, *blind))
+    }
 
 
 def _sentence(error: Exception) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,10 @@ from vitrail.explain.page_style import STYLE
 from vitrail.models.checkpoint.files import write_atomically
 from vitrail.report import Table, Unit, Value, page, section_html
 
-WAYS = ("insertion", "deletion")
+EACH = "Picture by picture"
+WAYS: dict[str, Unit] = {"insertion": "", "deletion": "", "shuffled": "", "pointing": "share"}
 LIMIT = 5_000_000  # bytes of a page
+_LINE = 22  # letters of a name in a narrow table
 _TINY = 96  # pixels: up to here a picture is kept as it is, and shown pixel by pixel
 _LARGEST = 448  # pixels of the longer side of what is kept of a photo
 
@@ -50,11 +53,16 @@ class _Stored(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How true a map is: the areas under the curves of insertion (more is better) and deletion (less is better)."""
+    """How true a map is: the areas under the curves of insertion (more is better) and deletion (less is better).
+
+    A map that stays much the same when the model has forgotten all shows the picture and not the model.
+    """
 
     insertion: float
     deletion: float
     baseline: bool = False  # "random" and "centre", which know nothing of the model
+    shuffled: float | None = None  # rank correlation with the map of the same model with its weights shuffled
+    pointing: bool | None = None  # whether the highest point lies on the object, where a mask says where that is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,49 +189,90 @@ attends to. A click holds the patch, so that layers and heads can be compared.</
 </main>"""
 
 
-def score_table(gallery: Gallery, *, terse: bool = False) -> Table:
-    """Each picture's prediction, and how true each method's map of it is; where it is `terse`, repeats are left out."""
+def score_table(gallery: Gallery) -> Table:
+    """Each picture's prediction, and how true each method's map of it is."""
     columns: dict[str, Unit] = {"picture": "", "model": "", "prediction": "", "probability": "share", "method": ""}
     if len(gallery.models) == 1:
         del columns["model"]
+    measured = _measured(gallery)
     rows: list[dict[str, Value]] = []
     for view in gallery.views:
         label, share = view.answers[0]
-        said: dict[str, Value] = {
-            "picture": view.picture,
-            "model": view.model,
-            "prediction": label,
-            "probability": share,
-        }
+        said: dict[str, Value] = {"picture": view.picture, "model": view.model}
+        said |= {"prediction": label, "probability": share}
         for method, score in view.scores.items():
-            rows.append({**said, "method": method, "insertion": score.insertion, "deletion": score.deletion})
-            said = dict.fromkeys(said, "") if terse else said
-    return Table("Picture by picture", {**columns, "insertion": "", "deletion": ""}, rows)
+            rows.append({**said, "method": method, **{way: _told(getattr(score, way)) for way in measured}})
+    return Table(EACH, columns | dict.fromkeys(measured, ""), rows)
+
+
+def narrow_table(gallery: Gallery) -> Table:
+    """The same for people: what is said of a picture stands in one column, line by line beside the methods."""
+    measured = _measured(gallery)
+    rows: list[dict[str, Value]] = []
+    for view in gallery.views:
+        label, share = view.answers[0]
+        said = [_short(view.picture), _short(f"{label} {100 * share:.1f} %")]
+        said += [_short(view.model)] if len(gallery.models) > 1 else []
+        lines = zip_longest(said, view.scores, view.scores.values())
+        rows += [
+            {"picture": line or "", "method": method} | {way: _told(getattr(score, way, None)) for way in measured}
+            for line, method, score in lines
+        ]
+    return Table(EACH, {"picture": "", "method": "", **dict.fromkeys(measured, "")}, rows)
+
+
+def _short(name: str) -> str:
+    """The end of a long name, which is where a path and a class differ from others."""
+    return name if len(name) <= _LINE else f"…{name[1 - _LINE :]}"
+
+
+def _told(value: float | bool | None) -> Value:
+    if isinstance(value, bool):
+        return "hit" if value else "miss"
+    return value
 
 
 def mean_table(gallery: Gallery) -> Table:
     """How true each method's maps are, in the mean over the pictures, model by model."""
     columns: dict[str, Unit] = {"model": ""} if len(gallery.models) > 1 else {}
+    measured = _measured(gallery)
     rows: list[dict[str, Value]] = []
     for model in gallery.models:
         scores = [view.scores for view in gallery.views if view.model == model]
         for method in scores[0]:
-            means = {key: sum(getattr(one[method], key) for one in scores) / len(scores) for key in WAYS}
-            rows.append({"model": model, "method": method, **means})
+            rows.append({"model": model, "method": method} | {way: _mean(scores, method, way) for way in measured})
     count = len(gallery.pictures)
     title = "How true the maps are" + (f", mean over {count} pictures" if count > 1 else "")
-    return Table(title, {**columns, "method": "", **dict.fromkeys(WAYS, "")}, rows)
+    return Table(title, {**columns, "method": "", **measured}, rows)
+
+
+def _measured(gallery: Gallery) -> dict[str, Unit]:
+    """The measures that some map of a gallery has."""
+    every = [score for view in gallery.views for score in view.scores.values()]
+    return {way: unit for way, unit in WAYS.items() if any(getattr(score, way) is not None for score in every)}
+
+
+def _mean(scores: Sequence[Mapping[str, Score]], method: str, way: str) -> float | None:
+    known = [float(value) for one in scores if (value := getattr(one[method], way)) is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _scores(gallery: Gallery) -> str:
-    means, each = mean_table(gallery), score_table(gallery, terse=True)
+    means, each = mean_table(gallery), narrow_table(gallery)
     told = (
         "<p>A true map names the pixels that the answer hangs on. Bring pixels back into a blurred picture, the "
-        "brightest of the map first, and the probability should rise at once (insertion: more is better); paint them "
-        "over with the mean colour, and it should fall at once (deletion: less is better). Both are areas under the "
-        "curve of the probability. “Random” and “centre” know nothing of the model: a map that does not beat them says "
-        "little.</p>"
+        "brightest of the map first, and the probability should rise at once (insertion: more is better); blur them "
+        "instead, and it should fall at once (deletion: less is better). Both are areas under the curve of the "
+        "probability. “Random” and “centre” know nothing of the model: a map that does not beat them says little.</p>"
     )
+    if "shuffled" in _measured(gallery):
+        told += (
+            "<p>Shuffled is how alike the map stays when the values of every weight change places and the model has "
+            "forgotten all: the rank correlation of the two maps, near 0 where a map shows what was learned, and 1 "
+            "where it shows the picture alone.</p>"
+        )
+    if "pointing" in _measured(gallery):
+        told += "<p>Pointing is whether the highest point of the map lies on the object, by its mask.</p>"
     if not each.rows:
         return ""
     if len(gallery.views) == 1:

@@ -18,7 +18,7 @@ from vitrail.layers.patch import Grid
 
 LEVELS = 31
 MAP_SIDE = 96  # pixels of the longer side of what is kept of a saliency map
-_QUERIES = (1, 2, 3)  # sides of the groups of cells whose rows are kept as one mean, head by head
+_QUERIES = (1, 2, 3, 4)  # sides of the groups of cells whose rows are kept as one mean, head by head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,22 +203,26 @@ const facts = (panel, view) => {
       "for any class" : ""}.` }));
   if (view.scores.length) box.append(make("div", {}, make("h3", { textContent: "How true the maps are" }),
     scores(panel, view), make("p", { className: "note", textContent:
-      "Area under the probability as pixels come in (insertion) or go (deletion), the brightest first." })));
+      "Area under the probability as pixels come in (insertion) or go (deletion), the brightest first; what " +
+      "each column means stands below." })));
   return box;
 };
 const scores = (panel, view) => {
-  const columns = [["insertion", "insertion ↑", Math.max], ["deletion", "deletion ↓", Math.min]];
+  const columns = [["insertion", "insertion ↑", Math.max], ["deletion", "deletion ↓", Math.min],
+    ["shuffled", "shuffled → 0"], ["pointing", "pointing"]]
+    .filter(([key]) => view.scores.some((row) => row[key] !== null));
   const head = make("tr", {}, ...["method", ...columns.map((column) => column[1])].map((text, at) =>
     make("th", { scope: "col", className: at ? "number" : "", textContent: text })));
   const body = make("tbody");
   const ours = view.scores.filter((row) => !row.baseline);
-  const best = columns.map(([key, , pick]) => pick(...ours.map((row) => row[key])));
+  const best = columns.map(([key, , pick]) => pick ? pick(...ours.map((row) => row[key])) : undefined);
+  const text = (value) => value === null ? "" : value === true ? "hit" : value === false ? "miss" : value.toFixed(3);
   for (const row of view.scores) {
     const name = row.baseline || !(row.method in view.maps) ? row.method : make("button", { textContent: row.method,
       onclick: () => { panel.show = row.method; rebuild(panel, "Show"); } });
     const classes = [row.baseline ? "base" : "", row.method === panel.show ? "now" : ""].join(" ").trim();
     body.append(make("tr", { className: classes }, make("th", { scope: "row" }, name),
-      ...columns.map(([key], at) => make("td", { textContent: row[key].toFixed(3),
+      ...columns.map(([key], at) => make("td", { textContent: text(row[key]),
         className: `number${!row.baseline && row[key] === best[at] ? " best" : ""}` }))));
   }
   return make("table", { className: "scores" }, make("thead", {}, head), body);

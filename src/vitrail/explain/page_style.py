@@ -43,7 +43,7 @@ input[type=range] { width: 8rem; accent-color: var(--accent); vertical-align: mi
 .tokens button { padding: .3rem .65rem; font-size: .85rem }
 .said { min-height: 4.4em; margin: 0; font-size: .92rem; color: var(--ink); font-variant-numeric: tabular-nums }
 .beside { display: grid; gap: 1.4rem; min-width: 0 }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(17rem, 100%), 1fr)); gap: 1.4rem 2.2rem }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(25rem, 100%), 1fr)); gap: 1.4rem 2.2rem }
 .facts > div { min-width: 0; overflow-x: auto }
 .answers { display: grid; grid-template-columns: 1fr; gap: .3rem; margin: 0; padding: 0; list-style: none;
   font-size: .9rem }

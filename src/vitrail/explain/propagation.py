@@ -100,17 +100,20 @@ def fused(seen: Seen, layer: int, fuse: Fuse) -> Iterator[tuple[Tensor, Tensor]]
         yield chunk.rows, fuse(chunk)
 
 
-def received(held: Tensor, chunks: Iterator[tuple[Tensor, Tensor]], *, normalise: bool = False) -> Tensor:
+def received(
+    held: Tensor, chunks: Iterator[tuple[Tensor, Tensor]], *, normalise: bool = False, residual: bool = True
+) -> Tensor:
     """What tokens get of what those that look at them hold: r A, B P+N -> B P+N.
 
-    `normalise` adds to each row the token itself, as the residual branch does, and brings the row's sum to 1.
+    `normalise` brings each row's sum to 1, and adds the token itself before, where there is a `residual` branch.
     """
     total = torch.zeros_like(held)
     for rows, matrix in chunks:
         share = held[:, rows]  # B R
         if normalise:
-            share = share / (matrix.sum(dim=2) + 1)
-            total[:, rows] += share
+            share = share / (matrix.sum(dim=2) + residual).clamp(min=1e-30)
+            if residual:
+                total[:, rows] += share
         total += torch.einsum("br,brn->bn", share, matrix)
     return total
 

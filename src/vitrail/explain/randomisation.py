@@ -47,8 +47,14 @@ def randomised(model: Backbone, *, seed: int = 0) -> Iterator[tuple[str, Backbon
         yield name, forgetful
 
 
+def shuffled(model: Backbone, *, seed: int = 0) -> Backbone:
+    """A copy of the model that has forgotten everything."""
+    *_, (_, forgetful) = randomised(model, seed=seed)
+    return forgetful
+
+
 def rank_correlations(first: Tensor, second: Tensor) -> Tensor:
-    """Spearman's correlation of two maps, B H W each -> B; 0 where one of them is flat."""
+    """Spearman's correlation of two maps, B H W each -> B; 0 where one of them is flat, or no number at all."""
     centred = []
     for maps in (first, second):
         ranks = torch.stack([_ranks(one) for one in maps.flatten(1)])
@@ -59,7 +65,7 @@ def rank_correlations(first: Tensor, second: Tensor) -> Tensor:
 
 def _ranks(values: Tensor) -> Tensor:
     """The place of each value among all, N -> N; equal ones share the mean of theirs."""
-    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    _, group, sizes = values.nan_to_num().unique(return_inverse=True, return_counts=True)
     ends = sizes.cumsum(dim=0).double()
     return (ends - (sizes - 1) / 2)[group]
 

@@ -18,7 +18,7 @@ class RelevanceConfig(AttentionMethod, kind="relevance"):
 
         def step(layer: int, tokens: Tensor) -> Tensor:
             chunks = fused(seen, layer, lambda chunk: times_gradient(chunk).relu().mean(dim=1))
-            return tokens + received(tokens, chunks)
+            return seen.layers[layer].residual * tokens + received(tokens, chunks)
 
         seen, held = differentiated(model, images, target, None)
         return on_pixels(carried(seen, held, step), images, model)

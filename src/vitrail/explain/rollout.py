@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.config import Range
-from vitrail.explain.capture import Chunk
+from vitrail.explain.capture import Chunk, Seen
 from vitrail.explain.propagation import AttentionMethod, carried, differentiated, fused, on_pixels, received, watched
 from vitrail.models.backbone import Backbone
 
@@ -58,7 +58,7 @@ class RolloutConfig(AttentionMethod, kind="rollout"):
 
         def step(layer: int, tokens: Tensor) -> Tensor:
             chunks = fused(seen, layer, lambda chunk: joined(chunk.attention, self.fusion))
-            return received(tokens, discarded(chunks, self.discard), normalise=True)
+            return rolled(seen, layer, tokens, discarded(chunks, self.discard))
 
         seen, held = watched(model, images, None)
         return on_pixels(carried(seen, held, step), images, model)
@@ -78,10 +78,15 @@ class GradientRolloutConfig(AttentionMethod, kind="gradient_rollout"):
 
         def step(layer: int, tokens: Tensor) -> Tensor:
             chunks = fused(seen, layer, lambda chunk: times_gradient(chunk).mean(dim=1).relu())
-            return received(tokens, discarded(chunks, self.discard), normalise=True)
+            return rolled(seen, layer, tokens, discarded(chunks, self.discard))
 
         seen, held = differentiated(model, images, target, None)
         return on_pixels(carried(seen, held, step), images, model)
+
+
+def rolled(seen: Seen, layer: int, tokens: Tensor, chunks: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+    """Through one layer of a rollout: B P+N -> B P+N."""
+    return received(tokens, chunks, normalise=True, residual=seen.layers[layer].residual)
 
 
 def joined(attention: Tensor, fusion: Fusion) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, Unsupported, nearest
-from vitrail.explain.capture import is_compiled
 from vitrail.explain.gradients import GradCAMConfig, GradientConfig, IntegratedGradientsConfig
+from vitrail.explain.layer import is_compiled
 from vitrail.explain.method import Method, Target, classes, evaluating
 from vitrail.explain.perturbation import OcclusionConfig, RISEConfig
 from vitrail.explain.relevance import AttentionGradientConfig, RelevanceConfig

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import InputError
-from vitrail.explain.capture import eager
+from vitrail.explain.layer import eager
 from vitrail.models.backbone import Backbone
 
 
