@@ -1,6 +1,5 @@
 """A whole training run, small enough for a test: 64 images of 8 x 8 pixels, a ViT of 2 blocks, 2 epochs of 4 steps."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 from vitrail.tasks.task import Task
 from vitrail.training.config import TrainConfig, change
-from vitrail.training.distributed import RankedStore, ShardedStore, World, join, spread
+from vitrail.training.distributed import RankedStore, ShardedStore, World, spread
 from vitrail.training.ema import Average
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
@@ -149,11 +148,3 @@ def bits(loop: Loop) -> dict[str, Tensor]:
 def same_bits(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     """Whether all tensors are equal, bit by bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-if __name__ == "__main__":  # a process that can be killed: python small_run.py FOLDER [SHARD]
-    torch.set_num_threads(1)
-    place, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "ddp"
-    with join(CPU) as here:
-        began = any((place / "checkpoints").glob("step-*"))
-        (resumed if began else small_loop)(place, world=here, shard=kind).run()

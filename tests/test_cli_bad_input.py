@@ -168,7 +168,8 @@ def test_few_broken_images_are_named_and_left_out(tmp_path: Path, capsys: pytest
     data = pictures(tmp_path / "data", "cat", "dog", count=80)
     (data / "cat" / "7.png").write_bytes(b"")
     assert main(["train", str(data), "--out", str(tmp_path / "run"), "--epochs", "1", *MODEL]) == 0
-    assert "1 broken images were left out, such as" in capsys.readouterr().err.replace("\n", " ")
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert f"left out as broken: {data / 'cat' / '7.png'} cannot be decoded: the file is empty" in said
 
 
 # --- recipes and runs ------------------------------------------------------------------------------------------------

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
 
 import vitrail
 from vitrail.cli import main
+from vitrail.models.checkpoint import hub
+from vitrail.models.checkpoint.timm import Timm
 
 TINY = ["--set", "options.dim=32", "--set", "options.depth=2", "--set", "options.num_heads=2"]
 TINY += ["--set", "options.dropout=0", "--set", "schedule.warmup_epochs=0"]
@@ -70,7 +75,8 @@ def test_eval_judges_other_images(
 def test_doctor_sees_what_is_wrong(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(photos), "--model", "vit32_small", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert "batch size that fits" in json.dumps(report)
+    told = json.dumps(report)
+    assert all(words in told for words in ("batch size that fits", "memory that this takes", "one epoch of training"))
 
 
 def test_verify_resume_proves_it(
@@ -80,6 +86,52 @@ def test_verify_resume_proves_it(
     words = ["train", str(photos), "--model", "vit32_small", "--batch-size", "27", "--verify-resume", "4"]
     assert main([*words, "--device", "cpu", *TINY]) == 0
     assert "equal" in capsys.readouterr().out
+
+
+@pytest.fixture
+def from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """A small checkpoint as timm has it on the hub, fetched already; its tensors by our names."""
+    model = vitrail.create("vit_tiny_patch16", dim=32, depth=3, num_heads=2, image_size=32, num_classes=5)
+    foreign, folder = Timm().write(model), tmp_path / "fetched"
+    folder.mkdir()
+    save_file(foreign.tensors, folder / "model.safetensors")
+    about = {**foreign.config, "pretrained_cfg": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}}
+    (folder / "config.json").write_text(json.dumps(about))
+    monkeypatch.setattr(hub, "_fetch", lambda repository, revision, group: folder)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "moves", "stays"),
+    [
+        (["--freeze-until", "blocks.1", "--layer-decay", "0.5"], "blocks.1.norm1.weight", "blocks.0.norm1.weight"),
+        (["--lora", "4"], "blocks.0.attention.qkv.weight", "blocks.2.norm1.weight"),
+    ],
+)
+def test_fine_tuning_from_the_hub(
+    words: list[str],
+    moves: str,
+    stays: str,
+    photos: Path,
+    tmp_path: Path,
+    from_the_hub: dict[str, Tensor],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train = ["train", str(photos), "--from", "hf-hub:timm/tiny", *words, "--epochs", "1", "--batch-size", "16"]
+    assert main([*train, "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("the head for 5 classes was replaced by a fresh one for 3") == 1
+    assert "images are normalised as for these weights: mean 0.4, 0.5, 0.6" in said
+    assert "parameters learn (" in said
+    model = vitrail.load(tmp_path / "run")
+    assert model.labels == ("blue", "green", "red")
+    assert torch.equal(model.state_dict()[stays], from_the_hub[stays])
+    assert not torch.equal(model.state_dict()[moves], from_the_hub[moves])
+    assert model.state_dict().keys() == from_the_hub.keys()  # nothing of LoRA is left
+    recipe = json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]
+    assert recipe["optimiser"]["layer_decay"] == (0.5 if "--layer-decay" in words else 0.75)
+    assert "hf-hub:timm/tiny" in (tmp_path / "run" / "report.html").read_text()
 
 
 DEMO = ["--set", "epochs=1", "--set", "batch_size=1080", "--set", "eval_every=1", "--set", "image_size=[16, 16]"]

@@ -309,6 +309,15 @@ def test_the_file_says_what_it_holds(tmp_path):
     assert json.dumps(about).encode() in file.read_bytes()
 
 
+def test_a_part_and_the_whole_that_begin_alike_do_not_replace_each_other(tmp_path):
+    whole = Pictures(noise(6))
+    part = Subset(whole, [0, 2, 3])
+    for _ in range(2):  # a file that were built again would be told, and notices are errors here
+        assert torch.equal(packed(whole, tmp_path).images, whole.images)
+        assert torch.equal(packed(part, tmp_path).images, whole.images[[0, 2, 3]])
+    assert whole.reads == 9
+
+
 PROCESS = """
 import sys, time, warnings
 from pathlib import Path

@@ -141,6 +141,7 @@ def test_the_cost_of_a_model(folder):
     cost = Cost(model="vit", fixed=100, per_image=10, memory=1000, images_per_second=12.0)
     values = look(folder, cost=cost)["Cost"].values
     assert values["batch size that fits"] == 16  # 64 would fit, but there are 24 images
+    assert values["memory that this takes"] == 100 + 16 * 10
     assert values["one epoch of training, seconds"] == 2.0
     report = look(folder, cost=Cost(model="vit", fixed=1000, per_image=10, memory=1000))
     assert report["Cost"].values["batch size that fits"] == 0

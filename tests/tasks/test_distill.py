@@ -148,6 +148,95 @@ def test_a_teacher_may_answer_with_a_record():
     torch.testing.assert_close(Teacher(Record(TAUGHT))(torch.rand(2, 3, 4, 4)), TAUGHT)
 
 
+def test_a_grey_teacher_sees_colours_as_grey():
+    teacher = tiny(channels=1)
+    images = torch.rand(2, 3, *teacher.config.image_size)
+    own, student = Normalisation((0.3,), (0.2,)), Normalisation((0.5,), (0.25,))
+    listened = Teacher(teacher, normalisation=own, student_normalisation=student)
+    grey = (images * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+    torch.testing.assert_close(listened((images - 0.5) / 0.25), teacher((grey - 0.3) / 0.2), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match="the teacher takes 1 channels, the student's images have 2"):
+        listened(images[:, :2])
+
+
+def test_classes_are_found_by_their_names():
+    teacher = tiny(num_classes=6)
+    teacher.labels = ("f", "e", "d", "c", "b", "a")  # another order, and one more
+    model = tiny()
+    given = batch(model)
+    found = Distill(model, teacher=teacher, classes=CLASSES, kind="hard").loss(given)
+    named = teacher(given.images).flip(1)[:, :5].argmax(dim=1)
+    assert found["teacher"].item() == pytest.approx(cross_entropy(model(given.images).detach(), named), rel=1e-5)
+    with pytest.raises(ConfigError, match=r"does not know 'z', of which there are images, but f, e, d, c, b and"):
+        Distill(model, teacher=teacher, classes=("a", "b", "c", "d", "z"))
+
+
+# --- several labels an image -----------------------------------------------------------------------------------------
+
+GIVEN = torch.tensor([[1.0, 0, 0, 1, 0], [0, 0, 1, 0, 0]])
+
+
+def of_several(model, **options):
+    teacher = options.pop("teacher", Fixed(TAUGHT))
+    return Distill(model, teacher=teacher, classes=CLASSES, multi_label=True, **options)
+
+
+def binary(logits, answers):
+    """The mean of -log p(answer) over all labels of all images."""
+    right = torch.where(answers > 0, logits, -logits)
+    return sum(math.log1p(math.exp(-each)) for each in right.flatten().tolist()) / right.numel()
+
+
+def several(model):
+    return Batch(pictures(model, 2), GIVEN, torch.arange(2))
+
+
+def test_soft_with_several_labels_is_a_divergence_of_each():
+    model, t = tiny(), 2.0
+    given = several(model)
+    logits = model(given.images).detach()
+    divergence = 0.0
+    for one, other in zip((TAUGHT / t).sigmoid().flatten().tolist(), (logits / t).sigmoid().flatten(), strict=True):
+        q = other.item()
+        divergence += (one * math.log(one / q) + (1 - one) * math.log((1 - one) / (1 - q))) / 10
+    found = of_several(model, weight=0.7, temperature=t).loss(given)
+    assert found["teacher"].item() == pytest.approx(t * t * divergence, rel=1e-4)
+    assert found["loss"].item() == pytest.approx(0.3 * binary(logits, GIVEN) + 0.7 * t * t * divergence, rel=1e-4)
+    assert "accuracy" not in found
+    same = of_several(model, teacher=Fixed(logits)).loss(given)
+    assert same["teacher"].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_hard_with_several_labels_asks_for_those_that_the_teacher_gives():
+    model = tiny()
+    given = several(model)
+    logits = model(given.images).detach()
+    for thresholds, gives in (
+        (None, TAUGHT >= 0),  # from a half on
+        ([0.6, 0.6, 0.6, 0.8, 0.6], torch.tensor([0.5, 0.5, 0.5, 1.3, 0.5]) < TAUGHT),
+    ):
+        task = of_several(model, teacher=Teacher(Fixed(TAUGHT), thresholds=thresholds), kind="hard", weight=0.25)
+        found = task.loss(given)
+        assert found["teacher"].item() == pytest.approx(binary(logits, gives), rel=1e-5)
+        assert found["agreement"].item() == pytest.approx(((logits > 0) == gives).float().mean().item())
+
+
+def test_token_with_several_labels_gives_each_head_its_own_truth():
+    model = tiny(DEIT)
+    given = several(model)
+    by_class, by_teacher = (logits.detach() for logits in model.heads(model.features(given.images)))
+    found = of_several(model, kind="token").loss(given)
+    expected = (binary(by_class, GIVEN) + binary(by_teacher, TAUGHT >= 0)) / 2
+    assert found["loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_extreme_logits_of_several_labels_stay_finite():
+    model = tiny()
+    found = of_several(model, teacher=Fixed(300 * (TAUGHT - 1)), temperature=1.0).loss(several(model))
+    found["loss"].backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
 def test_learns_the_teacher_in_thirty_steps():
     model = tiny()
     given = batch(model)

@@ -9,7 +9,7 @@ import torch
 from registered import tiny
 from small_data import grey_squares, photos, split
 
-from vitrail.errors import ConfigError, TrainingError
+from vitrail.errors import ConfigError, HeadNotice, TrainingError
 from vitrail.layers.lora import LoRALinear
 from vitrail.models.checkpoint import save
 from vitrail.tasks.distill import Distill
@@ -51,6 +51,26 @@ def test_a_recipe_and_changes_go_over_one_another() -> None:
     )
     assert (plan.config.epochs, plan.config.optimiser.lr, plan.config.optimiser.weight_decay) == (3, 0.1, 0.05)
     assert plan.config.model == "vit32_small"
+
+
+def test_few_images_get_a_batch_that_leaves_them_steps_unless_one_was_named(tmp_path: Path) -> None:
+    def chosen(count: int, **options: object) -> int:
+        plan = make_plan(split(photos(count, size=8)), **{"model": "vit32_small"} | options)
+        assert any("training images: batch_size is" in note for note in plan.notes) == (plan.config.batch_size < 128)
+        return plan.config.batch_size
+
+    assert [chosen(count) for count in (20, 600, 5000)] == [16, 32, 256]
+    named = {"changes": {"batch_size": 128}}, {"recipe": {"batch_size": 200}}, {"recipe": "cifar10-small"}
+    assert all(chosen(20, **options) >= 128 for options in named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert chosen(20, start=pretrained(tmp_path), model=None) == 16  # "finetune" was named by nobody
+
+
+def test_a_fresh_head_is_told_once(tmp_path: Path) -> None:
+    with pytest.warns(HeadNotice) as told:
+        make_plan(split(photos(20)), start=pretrained(tmp_path)).task()
+    assert len(told) == 1
 
 
 def test_a_misspelt_option_of_the_model_or_the_recipe() -> None:

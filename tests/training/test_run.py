@@ -1,20 +1,22 @@
 """A whole run: from data to a model, and what is left in its folder."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_data import photos, split
+from small_data import Made, photos, split
 
 import vitrail
+from vitrail.data.dataset import Splits
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.models.checkpoint import load
+from vitrail.training.evidence import interval
+from vitrail.training.loop import Loop
 from vitrail.training.run import Run, train
 
 SMALL = {
@@ -136,6 +138,29 @@ def test_lora_is_merged_into_what_is_kept(tmp_path: Path) -> None:
     assert torch.allclose(load(run.folder).blocks[0].attention.qkv.weight, plain + b @ a, atol=1e-6)
 
 
+def test_several_labels_are_learned_from_a_teacher_and_reported(tmp_path: Path) -> None:
+    def labelled(count: int) -> Made:
+        plain = photos(count, size=16)
+        plain.labels = torch.stack([plain.labels, torch.arange(count) % 3 == 0], dim=1).float()
+        return plain
+
+    data = Splits(labelled(48), labelled(24), None)
+    teacher = train(data, folder=tmp_path / "teacher", **SMALL, optimiser={"lr": 3e-3})
+    assert teacher.metrics["auc"] > 0.6
+    run = train(data, folder=tmp_path / "student", teacher=tmp_path / "teacher", **SMALL, distill={"kind": "hard"})
+    thresholds = json.loads((tmp_path / "teacher" / "best.json").read_text())["thresholds"]
+    assert run.plan.task().teacher.gives(torch.tensor(thresholds).logit()[None] + 1e-4).tolist() == [[1, 1]]
+    assert run.plan.task().teacher.gives(torch.tensor(thresholds).logit()[None] - 1e-4).tolist() == [[0, 0]]
+    assert {"loss", "teacher", "agreement"} == run.history[0]["train"].keys()
+    page = run.report().read_text()
+    assert ">AUC<" in page
+    told = run.metrics["exact"]  # at the thresholds that are kept, as in the report's tables
+    low, high = interval(told, 24)
+    assert f"95 % interval: {100 * low:.1f} to {100 * high:.1f} %" in page
+    again = train(data, folder=run.folder, resume=True, device="cpu", silent=True)
+    assert again.metrics == run.metrics
+
+
 def test_folders_are_named_after_the_data_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = SMALL | {"epochs": 1}
@@ -162,36 +187,27 @@ def test_a_compiled_run_learns_what_a_plain_one_learns(tmp_path: Path, monkeypat
         torch.testing.assert_close(compiled.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-INTERRUPTED = """
-import signal, sys
-import vitrail.training.loop as loop_module
-from vitrail.training.run import train
-step = loop_module.Loop._step
-def stepped(self, parts):
-    if self.progress.step == int(sys.argv[2]):
-        signal.raise_signal(signal.SIGTERM)
-    step(self, parts)
-loop_module.Loop._step = stepped
-if sys.argv[3] == "resume":
-    train(folder=sys.argv[1], resume=True, device="cpu")
-else:
-    train("demo", folder=sys.argv[1], model="vit32_small", image_size=28, device="cpu", epochs=1, batch_size=3000,
-          options={"dim": 16, "depth": 1, "num_heads": 2, "patch": {"size": 14}})
-"""
+def test_a_run_of_a_named_source_is_stopped_by_sigterm_and_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = photos(48, size=16)
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "train_images.npy", data.array.permute(0, 2, 3, 1).numpy())
+    np.save(tmp_path / "data" / "train_labels.npy", data.labels.numpy())
+    options = SMALL | {"silent": False, "ema": 0.9}
+    train(tmp_path / "data", folder=tmp_path / "through", **options)
+    step = Loop._step
 
+    def stopped(loop: Loop, parts: list) -> None:
+        if loop.progress.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+        step(loop, parts)
 
-def test_a_run_of_a_named_source_is_stopped_by_sigterm_and_resumed(tmp_path: Path) -> None:
-    def life(folder: Path, step: int, mode: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", INTERRUPTED, str(folder), str(step), mode]
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-
-    through = life(tmp_path / "through", -1, "new")
-    assert through.returncode == 0, through.stderr
-    stopped = life(tmp_path / "stopped", 1, "new")
-    assert stopped.returncode == 143, stopped.stderr
-    assert f"go on with: vitrail train --resume {tmp_path / 'stopped'}" in stopped.stderr
-    resumed = life(tmp_path / "stopped", -1, "resume")
-    assert resumed.returncode == 0, resumed.stderr
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
+        patch.setattr(Loop, "_step", stopped)
+        train(tmp_path / "data", folder=tmp_path / "stopped", **options)
+    assert left.value.code == 143
+    assert f"go on with: vitrail train --resume {tmp_path / 'stopped'}" in capsys.readouterr().err
+    train(folder=tmp_path / "stopped", resume=True, device="cpu")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "stopped"))
     assert all(torch.equal(first[name], second[name]) for name in first)

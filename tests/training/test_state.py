@@ -1,7 +1,9 @@
 """Checkpoints: whole, checked, rotating; resumed only as the run they are of."""
 
-import subprocess
-import sys
+import contextlib
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,8 @@ import torch
 from small_run import bits, resumed, same_bits, small_loop
 
 from vitrail.errors import CheckpointError, Notice, TrainingError
+from vitrail.training.loop import Loop
 from vitrail.training.state import Header, Progress, Store, differences
-
-TESTS = Path(__file__).parent.parent
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
@@ -25,6 +26,35 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     names = {name.split(".")[0] for name in bits(again)}
     assert names == {"model", "ema", "optimiser"}
     assert any(tensor.any() for name, tensor in bits(again).items() if name.endswith("exp_avg_sq"))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_nothing_that_an_optimiser_keeps_is_left_out(kind: str, tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, optimiser={"kind": kind})
+    loop.run(until=1)
+    saved = {id(tensor) for tensor in loop.learner.tensors().values()}
+    kept = [tensor for moments in loop.learner.optimiser.state.values() for tensor in moments.values()]
+    assert kept
+    assert all(id(tensor) in saved for tensor in kept)
+
+
+def test_the_loss_scale_of_fp16_comes_back(tmp_path: Path) -> None:
+    def scaled(loop: Loop) -> Loop:
+        loop.learner.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        return loop
+
+    loop = scaled(small_loop(tmp_path))
+    loop.run(until=3)
+    state = loop.learner.scaler.state_dict()
+    assert (state["scale"], state["_growth_tracker"]) == (16.0, 1)  # grown once, half way to the next time
+    loop.save()
+    again = scaled(small_loop(tmp_path))
+    again.resume()
+    assert again.learner.scaler.state_dict() == state
+    for each in (loop, again):
+        each.run()
+    assert same_bits(bits(loop), bits(again))
+    assert again.learner.scaler.get_scale() == loop.learner.scaler.get_scale() == 128.0
 
 
 def test_the_newest_are_kept_and_the_best(tmp_path: Path) -> None:
@@ -77,29 +107,26 @@ def test_leftovers_of_a_kill_are_no_checkpoints(tmp_path: Path) -> None:
     assert Store(tmp_path / "checkpoints").steps() == []
 
 
-FULL_DISK = """
-import resource, signal, sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from small_run import small_loop
-from vitrail.errors import CheckpointError
-loop = small_loop(Path({folder!r}))
-loop.run(until=1)
-loop.save()
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # every further byte of a file fails, as on a full disk
-loop.run(until=2)
-try:
-    loop.save()
-except CheckpointError as error:
-    print(error)
-"""
+@contextlib.contextmanager
+def small_files_only(limit: int) -> Iterator[None]:
+    """Every further byte of a file fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path) -> None:
-    code = FULL_DISK.format(tests=str(TESTS), folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "could not be written" in done.stdout, done.stderr
+    loop = small_loop(tmp_path)
+    loop.run(until=1)
+    loop.save()
+    loop.run(until=2)
+    with small_files_only(50_000), pytest.raises(CheckpointError, match="could not be written"):
+        loop.save()
     assert [item.name for item in (tmp_path / "checkpoints").iterdir()] == ["step-000000001.safetensors"]
     assert resumed(tmp_path).progress.step == 1
 

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 import vitrail
+import vitrail.training.trained as trained_module
 from vitrail.config import to_dict
 from vitrail.data.augment import AugmentConfig
-from vitrail.training.trained import open_trained, training_cost
+from vitrail.training.trained import open_trained, training_cost, training_pace
 
 TINY = {"dim": 32, "depth": 1, "num_heads": 2, "num_classes": 2}
 
@@ -44,3 +47,9 @@ def test_the_cost_of_training_grows_with_the_image() -> None:
     assert small.numbers.fixed == 4 * 4 * sum(p.numel() for p in vitrail.create("vit_tiny_patch16").parameters())
     assert large.numbers.per_image > 3.9 * small.numbers.per_image
     assert small.numbers.memory > 2**30
+
+
+def test_the_pace_of_training_counts_the_images_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 50.0, 100.0, 102.0])  # the first pass, which warms up, takes 50 seconds, the second 2
+    monkeypatch.setattr(trained_module, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    assert training_pace("vit32_small", device=torch.device("cpu")) == 4 / 2

@@ -18,9 +18,9 @@ def data():
     return split(photos(64, size=16))
 
 
-@pytest.mark.parametrize("at", [2, 4, None])
-def test_resuming_is_exact(at: int | None) -> None:
-    report = verify_resume(data(), steps=6, at=at, **SMALL)
+@pytest.mark.parametrize(("at", "kind"), [(2, "adamw"), (4, "muon"), (None, "adamw")])
+def test_resuming_is_exact(at: int | None, kind: str) -> None:
+    report = verify_resume(data(), steps=6, at=at, **SMALL, optimiser={"kind": kind})
     facts = report["Resume"].values
     assert facts["equal"] is True
     assert facts["steps"] == 6

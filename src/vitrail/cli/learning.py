@@ -3,12 +3,16 @@
 import argparse
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice
+
+if TYPE_CHECKING:
+    from vitrail.training.run import Run
 
 DEMO = Path("runs/demo")
 
@@ -23,8 +27,7 @@ def train(options: argparse.Namespace) -> None:
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
         where = {"device": options.device, "shard": options.shard, "model": options.model}
-        run = start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options))
-        print(f"report: {run.report()}")  # noqa: T201
+        _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
@@ -40,7 +43,15 @@ def train(options: argparse.Namespace) -> None:
     run = start(
         options.data, folder=options.out, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
     )
-    print(f"report: {run.report()}")  # noqa: T201
+    _report(run)
+
+
+def _report(run: "Run") -> None:
+    """Writes a run's report and says where; of many processes, the first one does it."""
+    from vitrail.training.distributed import is_first  # noqa: PLC0415
+
+    if is_first():
+        print(f"report: {run.report()}")  # noqa: T201
 
 
 def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
@@ -119,12 +130,17 @@ def predict(options: argparse.Namespace) -> None:
 def doctor(options: argparse.Namespace) -> None:
     """Audits data before training."""
     from vitrail.data.doctor import examine  # noqa: PLC0415
-    from vitrail.training.trained import training_cost  # noqa: PLC0415
+    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.training.trained import training_cost, training_pace  # noqa: PLC0415
 
-    cost = None if options.model is None else training_cost(options.model, options.image_size)
-    size = (224, 224) if cost is None else cost.image_size
+    size, numbers = (224, 224), None
+    if options.model is not None:
+        cost = training_cost(options.model, options.image_size)
+        with busy(f"timing {options.model}"):
+            pace = training_pace(options.model, options.image_size, device=device())
+        size, numbers = cost.image_size, replace(cost.numbers, images_per_second=pace)
     with busy(f"examining {options.data}"):
-        report = examine(options.data, val=options.val, image_size=size, cost=None if cost is None else cost.numbers)
+        report = examine(options.data, val=options.val, image_size=size, cost=numbers)
     show_report(report, options)
 
 

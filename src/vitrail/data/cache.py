@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data import cache_file
-from vitrail.data.dataset import Dataset
+from vitrail.data.dataset import Dataset, Relabelled, Subset
 from vitrail.data.known import cache_folder
 from vitrail.errors import BrokenImage, DataError, InputError, Notice
 from vitrail.report import show
@@ -145,9 +145,17 @@ def pack(
 
 def _file_name(dataset: Dataset, size: tuple[int, int], channels: int) -> str:
     """The same for the same data set before and after a change, so that a stale file is found and replaced."""
-    place = hashlib.sha256(f"{dataset.name}\n{dataset.where(0)}".encode()).hexdigest()[:12]
+    which = "part" if _is_part(dataset) else "whole"  # either may begin with the same image
+    place = hashlib.sha256(f"{dataset.name}\n{dataset.where(0)}\n{which}".encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
     return f"{name}-{size[0]}x{size[1]}x{channels}-{place}.pack"
+
+
+def _is_part(dataset: Dataset) -> bool:
+    """Whether it is some samples of another data set, with whatever labels."""
+    if isinstance(dataset, Relabelled):
+        return _is_part(dataset.whole)
+    return isinstance(dataset, Subset)
 
 
 def _not_written(path: Path, error: OSError, count: int) -> DataError:

@@ -313,7 +313,7 @@ def _costs(
     advice: list[str],
 ) -> Facts:
     total, train, cores = sum(map(len, parts.values())), len(parts["train"]), os.cpu_count() or 1
-    packed = f"packed at {shape[1]} x {shape[2]}"
+    packed, taken = f"packed at {shape[1]} x {shape[2]}", "memory that this takes"
     values: dict[str, str | int | float] = {
         "decoding, images a second and core": round(speed) if speed >= 10 else round(speed, 2),
         f"decoding once, seconds on {cores} cores": round(total / max(speed * cores, 1e-9), 1),
@@ -321,12 +321,13 @@ def _costs(
     }
     if cost is not None:
         batch = fitting_batch(cost)
-        values |= {"model": cost.model, "batch size that fits": min(batch, 1 << max(train.bit_length() - 1, 0))}
+        fits = min(batch, 1 << max(train.bit_length() - 1, 0))
+        values |= {"model": cost.model, "batch size that fits": fits, taken: cost.fixed + fits * cost.per_image}
         if batch == 0:
             advice.append(f"{cost.model} does not fit into the memory even with one image: take a smaller model.")
         if cost.images_per_second:
             values["one epoch of training, seconds"] = round(train / cost.images_per_second, 1)
-    return Facts("Cost", values, {packed: "bytes"})
+    return Facts("Cost", values, {packed: "bytes", taken: "bytes"})
 
 
 def _shortener(samples: Sequence[Sample]) -> Callable[[str], str]:

@@ -59,7 +59,8 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     if world.main:
         world.wait()
     if skipped := [*train.skipped, *val.skipped]:
-        notes.append(f"{len(skipped)} broken images were left out, such as {skipped[0][0]}: {skipped[0][1]}")
+        many = f"{len(skipped)} broken images were left out, such as" if len(skipped) > 1 else "left out as broken:"
+        notes.append(f"{many} {skipped[0][1]}")
     config, unit = plan.config, 2 * world.size * plan.config.accumulate if world.size > 1 else plan.config.accumulate
     if config.batch_size > len(train):
         size = max(len(train) // unit * unit, unit)
@@ -71,9 +72,10 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
         raise ConfigError(
             f"batch_size {config.batch_size} does not divide into {config.accumulate} parts to accumulate"
         )
-    for note in notes:
+    fresh = [note for note in notes if note not in plan.notes]  # a resumed run has told them before
+    for note in fresh:
         logs.say(note)
-    plan = Plan(**{**vars(plan), "config": config, "notes": (*plan.notes, *notes)})
+    plan = Plan(**{**vars(plan), "config": config, "notes": (*plan.notes, *fresh)})
     return plan, Packs(train=train, val=val, test=test)
 
 

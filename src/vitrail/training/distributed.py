@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,6 +132,23 @@ def _own_store(shared: KeyStore, rank: int) -> KeyStore:
         own.set_timeout(timedelta(minutes=5))
         return own
     raise TrainingError(f"the first process at {host} cannot be reached, so this one cannot join the run")
+
+
+def is_first() -> bool:
+    """Whether this process is the first of those that torchrun started, or alone; known without joining them."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def launcher() -> list[str]:
+    """The words of a command line before those that a program sees of it."""
+    program = Path(sys.argv[0])
+    if program.name != "__main__.py":
+        return [program.name]
+    here, everywhere = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if "RANK" not in os.environ:
+        return ["python", "-m", program.parent.name]
+    nodes = str(everywhere // here)
+    return ["torchrun", "--nnodes", nodes, "--nproc-per-node", str(here), "-m", program.parent.name]
 
 
 def restarted() -> bool:

@@ -1,6 +1,7 @@
 """What a run will be, decided before its first step: data, model, sizes, batch; each choice with its reason."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from vitrail.config import apply, from_dict, to_dict
 from vitrail.data.cache import Packed, pack
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.source import open_data
-from vitrail.errors import BrokenImage, ConfigError, TrainingError
+from vitrail.errors import BrokenImage, ConfigError, HeadNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint import load
@@ -22,15 +23,20 @@ from vitrail.models.registry import FAMILIES, build, create, family_of, resolve
 from vitrail.recipes import read_recipe
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distill import Distill
+from vitrail.tasks.distill import Teacher as Listened
 from vitrail.tasks.task import Task
 from vitrail.training.config import FREE, TrainConfig, change
 from vitrail.training.freeze import freeze_until, learning
+from vitrail.training.normalisation import normalisation_of, of_config
+from vitrail.training.trained import open_trained, place_of
 
 Source = str | Path | Splits
 Teacher = str | Path | nn.Module
 
 _LOOKED_AT = 16  # images, spread over the set, that tell its size and colour
 _SMALL = 64  # pixels: images up to here get a model with small patches
+_STEPS = 16  # that an epoch should have at least, where nobody named a batch
+_LEAST_BATCH = 16
 _ROOM = 8 / 7  # how much larger images are stored that are cropped at random
 
 
@@ -74,15 +80,30 @@ class Plan:
             freeze_until(backbone, config.freeze_until)
         if config.pretrain is not None:
             return config.pretrain.build(backbone)
+        several, smoothing, how = self.data.train.multi_label, config.label_smoothing, config.distill
         if self.teacher is None:
-            several = self.data.train.multi_label
-            return Classify(backbone, classes=self.classes, multi_label=several, label_smoothing=config.label_smoothing)
-        teacher = self.teacher if isinstance(self.teacher, nn.Module) else load(self.teacher)
-        how = config.distill
+            return Classify(backbone, classes=self.classes, multi_label=several, label_smoothing=smoothing)
         return Distill(
-            backbone, teacher=teacher, classes=self.classes, kind=how.kind, weight=how.weight,
-            temperature=how.temperature, label_smoothing=config.label_smoothing,
+            backbone, teacher=self._listened(self.teacher), classes=self.classes, multi_label=several, kind=how.kind,
+            weight=how.weight, temperature=how.temperature, label_smoothing=smoothing,
         )  # fmt: skip
+
+    def _listened(self, teacher: Teacher) -> Listened:
+        """The teacher, which sees images as its own training did where the files beside its weights tell how."""
+        if isinstance(teacher, nn.Module):
+            return Listened(teacher)
+        opened = open_trained(teacher)
+        several = self.data.train.multi_label
+        if opened.of_run and opened.multi_label != several:
+            words = {True: "several labels an image", False: "one class an image"}
+            raise ConfigError(f"the teacher {teacher} knows {words[not several]}, the data have {words[several]}")
+        thresholds = getattr(opened.task, "thresholds", None)
+        return Listened(
+            opened.task.backbone,
+            normalisation=opened.normalisation,
+            student_normalisation=None if opened.normalisation is None else of_config(self.config.augment),
+            thresholds=None if thresholds is None else thresholds.tolist(),
+        )
 
     def finished(self, model: Backbone, thresholds: Sequence[float] | None = None) -> Task:
         """The task around its best model, when there is nothing more to learn."""
@@ -94,7 +115,10 @@ class Plan:
         """The model alone, plain linear maps throughout."""
         backbone = build(FAMILIES[self.model["family"]], self.backbone_config)
         if self.start is not None and not blank:
-            backbone.load_state_dict(_loaded(self.start, self.config, len(self.classes)).state_dict())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HeadNotice)  # told when the plan was made
+                weights = _loaded(self.start, self.config, len(self.classes)).state_dict()
+            backbone.load_state_dict(weights)
         backbone.labels = self.classes or None
         return backbone
 
@@ -123,6 +147,7 @@ def make_plan(
     changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """A plan for new data: opens them, looks at a few images, and decides what was left open."""
+    given = None if recipe is None else _recipe(recipe)
     if recipe is None and start is not None:
         recipe = "finetune"
     config = change(TrainConfig(), _recipe(recipe))
@@ -133,11 +158,14 @@ def make_plan(
     splits = data if isinstance(data, Splits) else open_data(data, val=val, seed=config.seed)
     seen = look(splits.train)
     notes = [*splits.notes]
+    if "batch_size" not in {**(given or {}), **(changes or {})}:
+        config = _with_steps(config, len(splits.train), notes)
     if start is None:
         config, backbone = _fresh(config, splits, seen, notes, named=named)
     else:
         backbone = _loaded(start, config, len(classes_of(config, splits)))
         notes.append(f"starts from the weights of {start}")
+        config = _normalised(config, start, notes)
     height, width = backbone.config.image_size
     tint = "grey" if backbone.config.channels == 1 else "in colour"
     notes.append(f"images are brought to {height} x {width} pixels, {tint}")
@@ -153,12 +181,42 @@ def make_plan(
         teacher=teacher,
         notes=(),
     )
+    if config.pretrain is not None or teacher is not None:
+        plan.task(blank=True)  # what cannot learn so, or teach it, is refused before any image is read
+    if teacher is not None:
+        notes.append(_taught(plan, teacher))
     if config.pretrain is not None:
-        plan.task(blank=True)  # a model that cannot learn so is refused before any image is read
         notes.append(f"pre-training ({config.pretrain.kind}): no label is read, and the model gets no head")
     if config.lora is not None or config.freeze_until is not None:
         notes.append(str(learning(plan.task(blank=True))))
     return Plan(**{**vars(plan), "notes": tuple(notes)})
+
+
+def _with_steps(config: TrainConfig, images: int, notes: list[str]) -> TrainConfig:
+    """A batch that leaves few images enough steps an epoch to learn from."""
+    size = max(1 << (max(images // _STEPS, 1).bit_length() - 1), _LEAST_BATCH)
+    if size >= config.batch_size:
+        return config
+    notes.append(f"there are only {images:,} training images: batch_size is {size}, not {config.batch_size}")
+    return change(config, {"batch_size": size})
+
+
+def _taught(plan: Plan, teacher: Teacher) -> str:
+    name, how = type(teacher).__name__ if isinstance(teacher, nn.Module) else teacher, plan.config.distill
+    return f"learns from the teacher {name} too ({how.kind}), whose part of the loss is {how.weight:g}"
+
+
+def _normalised(config: TrainConfig, start: str | Path, notes: list[str]) -> TrainConfig:
+    """Pixels as the weights know them, where the recipe does not say and the files beside the weights do."""
+    if config.augment.mean is not None or config.augment.std is not None:
+        return config
+    found = normalisation_of(place_of(start))
+    if found is None:
+        notes.append("no file beside the weights tells how images were normalised: -1 to 1 is taken (augment.mean)")
+        return config
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in found)
+    notes.append(f"images are normalised as for these weights: mean {mean}; deviation {std}")
+    return change(config, {"augment": found._asdict()})
 
 
 def _check_labels(config: TrainConfig, teacher: Teacher | None) -> None:
@@ -221,7 +279,7 @@ def _fresh(
 
 def _loaded(start: str | Path, config: TrainConfig, num_classes: int) -> Backbone:
     """A model with the weights of a checkpoint and a head for the data, its other options changed where asked."""
-    backbone = load(start, image_size=config.image_size, num_classes=num_classes)
+    backbone = load(place_of(start), image_size=config.image_size, num_classes=num_classes)
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))

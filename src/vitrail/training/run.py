@@ -41,7 +41,7 @@ from vitrail.training.assemble import (
     prepare_data,
 )
 from vitrail.training.config import TrainConfig
-from vitrail.training.distributed import Shard, join, restarted
+from vitrail.training.distributed import Shard, join, launcher, restarted
 from vitrail.training.evaluate import measure
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
@@ -208,11 +208,17 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
         "processes": loop.world.size,
         "precision": loop.step.precision,
     }
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    command = shlex.join([*launcher(), *sys.argv[1:]])
     try:
         write_json(folder / "run.json", {**plan_to_dict(plan, val=val), "command": command, "environment": environment})
     except CheckpointError as error:
         raise TrainingError(f"the run cannot be kept in {folder}: {error}; choose another folder") from error
+
+
+def _measured(plan: Plan, task: Task, packed: Packed, device: torch.device) -> dict[str, float]:
+    size = plan.config.batch_size * EVALUATED_AT_ONCE
+    batches = Batches(packed, batch_size=size, seed=0, shuffle=False, device=device)
+    return numbers(measure(task, batches, prepare=preparation(plan)).results)
 
 
 def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
@@ -221,16 +227,16 @@ def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
     if progress.best is None:
         raise TrainingError(f"no validation gave a finite {loop.learner.task.best_metric}; {folder} has no best model")
     best = json.loads((folder / "best.json").read_text())
-    task = plan.finished(load(folder), best.pop("thresholds", None))
+    thresholds = best.pop("thresholds", None)
+    task = plan.finished(load(folder), thresholds)
     if beside_model(task):
         task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
     task.to(loop.device).eval()
-    metrics = dict(best)
+    # Thresholds that the best validation found were not yet in use there.
+    metrics = best if thresholds is None else _measured(plan, task, packs.val, loop.device)
     if packs.test is not None:
-        size = plan.config.batch_size * EVALUATED_AT_ONCE
-        batches = Batches(packs.test, batch_size=size, seed=0, shuffle=False, device=loop.device)
-        results = measure(task, batches, prepare=preparation(plan)).results
-        metrics |= {f"test_{name}": value for name, value in numbers(results).items()}
+        found = _measured(plan, task, packs.test, loop.device)
+        metrics |= {f"test_{name}": value for name, value in found.items()}
     told = [f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics]
     loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(told)}; the model is in {folder}")
     return Run(folder=folder, plan=plan, packs=packs, task=task, metrics=metrics, history=tuple(progress.history))

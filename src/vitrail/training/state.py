@@ -23,6 +23,7 @@ from vitrail.training.ema import Average
 
 _NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+_OF_MATRICES = ("step", "momentum")  # what Muon keeps of its matrices; it counts no steps, but AdamW asks for them
 
 
 @dataclass
@@ -54,9 +55,9 @@ class Learner:
         found = {f"model.{name}": tensor for name, tensor in self.task.state_dict().items()}
         if self.ema is not None:
             found |= {f"ema.{name}": tensor for name, tensor in self.ema.values.items()}
-        for name, parameter in self._learned():
+        for name, parameter, keys in self._learned():
             moments = self.optimiser.state.get(parameter, {})
-            for key in _MOMENTS:
+            for key in keys:
                 blank = torch.zeros(()) if key == "step" else torch.zeros_like(parameter.detach())
                 found[f"optimiser.{name}.{key}"] = moments.get(key, blank)
         return found
@@ -73,16 +74,20 @@ class Learner:
                 self.ema.values[name].copy_(value)
             self.ema.updates = counters["ema"]
         state = {
-            index: {key: tensors[f"optimiser.{name}.{key}"].clone() for key in _MOMENTS}
-            for index, (name, _) in enumerate(self._learned())
+            index: {key: tensors[f"optimiser.{name}.{key}"].clone() for key in keys}
+            for index, (name, _, keys) in enumerate(self._learned())
         }
         self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
         if counters["scaler"]:
             self.scaler.load_state_dict(counters["scaler"])
 
-    def _learned(self) -> list[tuple[str, torch.nn.Parameter]]:
-        groups = self.optimiser.param_groups
-        return [pair for group in groups for pair in zip(group["names"], group["params"], strict=True)]
+    def _learned(self) -> list[tuple[str, torch.nn.Parameter, tuple[str, ...]]]:
+        """The name of each parameter that learns, itself, and the names of what the optimiser keeps of it."""
+        return [
+            (name, parameter, _OF_MATRICES if group["matrices"] else _MOMENTS)
+            for group in self.optimiser.param_groups
+            for name, parameter in zip(group["names"], group["params"], strict=True)
+        ]
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

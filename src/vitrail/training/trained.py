@@ -7,6 +7,7 @@ trained.predict("picture.jpg", top=3)
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +20,25 @@ from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.decode import SUFFIXES as PICTURES
 from vitrail.data.doctor import Cost
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.hardware import autocast, precision
+from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import PICKLES
 from vitrail.models.checkpoint.hub import PREFIX
+from vitrail.models.registry import create
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import find_packaged
 from vitrail.profiling import describe, sketch
 from vitrail.report import Facts
 from vitrail.tasks.classify import Classify
+from vitrail.tasks.distill import Normalisation
 from vitrail.tasks.predict import Prediction, as_task, predict
 from vitrail.tasks.task import Task
+from vitrail.training.normalisation import normalisation_of, of_config
 
 _ADAM = 4  # weights, gradients and two moments
 _NAMED = 12  # classes that a sentence lists
+_TIMED = {"cpu": 4, "cuda": 64}  # images that tell a device's pace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,8 @@ class Trained:
     augment: AugmentConfig
     multi_label: bool
     about: str  # model, data, classes and result, in one sentence
+    of_run: bool  # whether a run left it, so that all of this is known
+    normalisation: Normalisation | None  # None where no file tells it: `augment` has the usual one then
 
     @property
     def prepare(self) -> Prepare:
@@ -61,16 +70,16 @@ class Trained:
 
 
 def open_trained(source: str | Path = PACKAGED) -> Trained:
-    """The best model of a run's folder, with its classes, thresholds and normalisation; or a checkpoint, with ours.
+    """The best model of a run's folder, with its classes, thresholds and normalisation; or a checkpoint.
 
+    A checkpoint's normalisation is what the files beside it tell, as timm and Hugging Face write them, or else ours.
     "packaged" is the model that ships with the package; a folder of that name is "./packaged".
     """
-    place = find_packaged() if source == PACKAGED else source
+    place = place_of(source)
     model = load(place)
     file = Path(place) / "run.json"
     if not file.is_file():
-        task = as_task(model).eval()
-        return Trained(task=task, augment=AugmentConfig(), multi_label=False, about=_about(str(source), task, {}, {}))
+        return _of_checkpoint(str(source), model, normalisation_of(place))
     try:
         run = json.loads(file.read_text(encoding="utf-8"))
         best = json.loads((Path(place) / "best.json").read_text(encoding="utf-8"))
@@ -87,7 +96,32 @@ def open_trained(source: str | Path = PACKAGED) -> Trained:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{place} is no whole run, its run.json or best.json is damaged: {error!r}") from error
     about = _about(str(source), task, run, best)
-    return Trained(task=task.eval(), augment=augment, multi_label=several, about=about)
+    return Trained(
+        task=task.eval(),
+        augment=augment,
+        multi_label=several,
+        about=about,
+        of_run=True,
+        normalisation=of_config(augment),
+    )
+
+
+def place_of(source: str | Path) -> str | Path:
+    """Where weights lie: what was named, or the folder of those that ship with the package."""
+    return find_packaged() if source == PACKAGED else source
+
+
+def _of_checkpoint(source: str, model: Backbone, normalisation: Normalisation | None) -> Trained:
+    task = as_task(model).eval()
+    augment = AugmentConfig() if normalisation is None else AugmentConfig(**normalisation._asdict())
+    return Trained(
+        task=task,
+        augment=augment,
+        multi_label=False,
+        about=_about(source, task, {}, {}),
+        of_run=False,
+        normalisation=normalisation,
+    )
 
 
 def _about(source: str, task: Task, run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
@@ -134,3 +168,20 @@ def training_cost(name: str, image_size: int | tuple[int, int] | None = None) ->
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     numbers = Cost(model=name, fixed=_ADAM * weights, per_image=activations, memory=memory)
     return TrainingCost(numbers, model.config.image_size)
+
+
+def training_pace(name: str, image_size: int | tuple[int, int] | None = None, *, device: torch.device) -> float:
+    """Images a second of training a named model on a device: forward and backward passes, timed on a few images."""
+    model = (create(name) if image_size is None else create(name, image_size=image_size)).to(device).train()
+    config, chosen = model.config, precision("auto", device)[0]
+    count = _TIMED.get(device.type, _TIMED["cpu"])
+    images = torch.zeros(count, config.channels, *config.image_size, device=device)
+    seconds = 0.0
+    for _ in range(2):  # the first one warms up
+        began = time.perf_counter()
+        with autocast(device, chosen):
+            loss = model(images).float().square().mean()
+        loss.backward()
+        loss.item()  # waits for the device
+        seconds = time.perf_counter() - began
+    return count / seconds

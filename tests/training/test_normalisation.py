@@ -1,0 +1,122 @@
+"""How images were normalised, as the files beside weights tell it; and that runs and teachers go by it."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_data import photos, split
+
+import vitrail
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.checkpoint.timm import Timm
+from vitrail.tasks.distill import Distill, Normalisation
+from vitrail.training.normalisation import normalisation_of
+from vitrail.training.plan import Plan, make_plan
+from vitrail.training.trained import open_trained
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TINY = {"dim": 32, "depth": 1, "num_heads": 2, "image_size": 32, "num_classes": 2}
+
+
+def beside(folder: Path, name: str, about: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(about if isinstance(about, str) else json.dumps(about))
+    return folder
+
+
+def of_timm(folder: Path) -> Path:
+    """A checkpoint as timm pushes it to a hub."""
+    foreign = Timm().write(vitrail.create("vit_tiny_patch16", **TINY))
+    folder.mkdir()
+    torch.save(dict(foreign.tensors), folder / "pytorch_model.bin")
+    return beside(folder, "config.json", {**foreign.config, "pretrained_cfg": {"mean": MEAN, "std": STD}})
+
+
+TOLD = {
+    "a run": ("run.json", {"recipe": {"augment": {"mean": MEAN, "std": STD}}}),
+    "timm": ("config.json", {"architecture": "x", "pretrained_cfg": {"mean": MEAN, "std": STD}}),
+    "timm, long ago": ("config.json", {"architecture": "x", "mean": MEAN, "std": STD}),
+    "Hugging Face": ("preprocessor_config.json", {"do_normalize": True, "image_mean": MEAN, "image_std": STD}),
+}
+
+
+@pytest.mark.parametrize("who", TOLD)
+def test_files_that_tell(who: str, tmp_path: Path) -> None:
+    assert normalisation_of(beside(tmp_path, *TOLD[who])) == Normalisation(MEAN, STD)
+    (tmp_path / "model.safetensors").touch()
+    assert normalisation_of(tmp_path / "model.safetensors") == Normalisation(MEAN, STD)
+
+
+def test_a_run_that_names_none_has_the_usual_one(tmp_path: Path) -> None:
+    beside(tmp_path, "run.json", {"recipe": {"augment": {"mean": None, "std": None}}})
+    assert normalisation_of(tmp_path) == Normalisation((0.5,), (0.5,))
+
+
+def test_files_that_do_not_tell(tmp_path: Path) -> None:
+    assert normalisation_of(tmp_path) is None
+    beside(tmp_path, "config.json", {"architectures": ["ViTForImageClassification"]})
+    beside(tmp_path, "preprocessor_config.json", {"do_normalize": False, "image_mean": MEAN, "image_std": STD})
+    assert normalisation_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("about", ["{", "[]", {"mean": [0.5], "std": [0.0]}, {"mean": "x", "std": [1]}])
+def test_a_damaged_file_is_named(about: Any, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged, it does not tell how images are normalised"):
+        normalisation_of(beside(tmp_path, "config.json", about))
+
+
+def planned(**options: Any) -> Plan:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fresh head is told
+        return make_plan(split(photos(20)), **options)
+
+
+def test_fine_tuning_and_predictions_go_by_it(tmp_path: Path) -> None:
+    weights = of_timm(tmp_path / "timm")
+    plan = planned(start=weights)
+    assert (plan.config.augment.mean, plan.config.augment.std) == (MEAN, STD)
+    assert any("images are normalised as for these weights: mean 0.485, 0.456, 0.406" in note for note in plan.notes)
+    black = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    expected = -torch.tensor(MEAN) / torch.tensor(STD)
+    torch.testing.assert_close(open_trained(weights).prepare(black)[0, :, 0, 0], expected)
+
+
+def test_what_the_recipe_says_goes_first(tmp_path: Path) -> None:
+    plan = planned(start=of_timm(tmp_path / "timm"), changes={"augment": {"mean": [0.1], "std": [0.2]}})
+    assert (plan.config.augment.mean, plan.config.augment.std) == ((0.1,), (0.2,))
+
+
+def test_weights_that_tell_nothing_are_mentioned(tmp_path: Path) -> None:
+    vitrail.save(vitrail.create("vit_tiny_patch16", **TINY), tmp_path)
+    plan = planned(start=tmp_path)
+    assert plan.config.augment.mean is None
+    assert any("no file beside the weights tells how images were normalised" in note for note in plan.notes)
+
+
+def test_a_teacher_sees_images_as_its_own_training_did(tmp_path: Path) -> None:
+    weights = of_timm(tmp_path / "timm")
+    changes = {"options": TINY, "augment": {"mean": [0.4], "std": [0.3]}}
+    plan = planned(model="vit_tiny_patch16", teacher=weights, changes=changes)
+    assert any(f"learns from the teacher {weights} too (soft)" in note for note in plan.notes)
+    task = plan.task()
+    assert isinstance(task, Distill)
+    pixels = torch.rand(2, 3, 32, 32)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    expected = vitrail.load(weights)((pixels - mean) / std)
+    torch.testing.assert_close(task.teacher((pixels - 0.4) / 0.3), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_teacher_of_another_kind_or_of_other_classes_is_refused_before_an_image_is_read(tmp_path: Path) -> None:
+    model = vitrail.create("vit_tiny_patch16", **TINY)
+    model.labels = ("dark", "light")
+    vitrail.save(model, tmp_path)
+    recipe = {"augment": {"mean": None, "std": None}}
+    beside(tmp_path, "run.json", {"classes": ["dark", "light"], "multi_label": True, "recipe": recipe})
+    beside(tmp_path, "best.json", {"thresholds": [0.3, 0.6]})
+    with pytest.raises(ConfigError, match="knows several labels an image, the data have one class an image"):
+        planned(model="vit_tiny_patch16", teacher=tmp_path, changes={"options": TINY})
+    with pytest.raises(ConfigError, match="the teacher does not know 'dark', 'light', of which there"):
+        planned(model="vit_tiny_patch16", teacher="packaged", changes={"options": TINY})
