@@ -58,8 +58,13 @@ def test_a_run_that_names_none_has_the_usual_one(tmp_path: Path) -> None:
 def test_files_that_do_not_tell(tmp_path: Path) -> None:
     assert normalisation_of(tmp_path) is None
     beside(tmp_path, "config.json", {"architectures": ["ViTForImageClassification"]})
-    beside(tmp_path, "preprocessor_config.json", {"do_normalize": False, "image_mean": MEAN, "image_std": STD})
+    beside(tmp_path, "preprocessor_config.json", {"do_resize": True})
     assert normalisation_of(tmp_path) is None
+
+
+def test_pixels_that_were_left_as_they_are(tmp_path: Path) -> None:
+    beside(tmp_path, "preprocessor_config.json", {"do_normalize": False, "image_mean": MEAN, "image_std": STD})
+    assert normalisation_of(tmp_path) == Normalisation((0.0,), (1.0,))
 
 
 @pytest.mark.parametrize("about", ["{", "[]", {"mean": [0.5], "std": [0.0]}, {"mean": "x", "std": [1]}])

@@ -48,7 +48,9 @@ def _of_timm(about: Mapping[str, Any]) -> Normalisation | None:
 
 def _of_processor(about: Mapping[str, Any]) -> Normalisation | None:
     """What Hugging Face's image processors do after they have brought pixels to 0 to 1."""
-    if not about.get("do_normalize", True) or not about.get("image_mean") or not about.get("image_std"):
+    if not about.get("do_normalize", True):
+        return Normalisation((0.0,), (1.0,))
+    if not about.get("image_mean") or not about.get("image_std"):
         return None
     return _numbers(about["image_mean"], about["image_std"])
 

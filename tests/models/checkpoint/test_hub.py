@@ -127,6 +127,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     (pickled / "onnx").mkdir(parents=True)
     torch.save(dict(foreign.tensors), pickled / "pytorch_model.bin")
     (pickled / "config.json").write_text(json.dumps(foreign.config))
+    (pickled / "preprocessor_config.json").write_text("{}")
     for other in ("optimizer.pt", "onnx/model.safetensors", "tf_model.h5"):
         (pickled / other).write_bytes(b"not for us")
     server = Hub()
@@ -195,7 +196,7 @@ def mean_of(seed: int) -> float:
     return model_of(seed).head.weight.mean().item()
 
 
-def test_a_download_takes_the_weights_and_the_config_and_nothing_else(online: Online) -> None:
+def test_a_download_takes_the_weights_and_what_tells_of_them_and_nothing_else(online: Online) -> None:
     answer, files = online["first"]
     assert answer == {"mean": mean_of(2), "labels": ["cat", "dog", "owl"]}
     assert sorted(files) == ["config.json", "model.safetensors"]
@@ -219,7 +220,7 @@ def test_a_revision_is_a_commit_or_a_branch(online: Online) -> None:
 def test_a_repository_that_has_only_a_pickle(online: Online) -> None:
     answer, files = online["pickled"]
     assert answer["mean"] == mean_of(2)
-    assert sorted(files) == ["config.json", "pytorch_model.bin"]
+    assert sorted(files) == ["config.json", "preprocessor_config.json", "pytorch_model.bin"]
 
 
 def test_a_file_of_another_name(online: Online) -> None:

@@ -7,7 +7,8 @@ from vitrail.errors import CheckpointError
 
 PREFIX = "hf-hub:"
 _PATTERN = re.compile(r"hf-hub:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
-# The first group that a repository has a file of is fetched, beside its config.json, and nothing else.
+_ABOUT = ("config.json", "preprocessor_config.json")  # what the weights are, and how pixels were brought to them
+# The first group that a repository has a file of is fetched, beside what tells about it, and nothing else.
 _GROUPS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
@@ -42,11 +43,10 @@ def _fetch(repository: str, revision: str | None, group: tuple[str, ...]) -> Pat
         errors.RevisionNotFoundError: f"it has no revision {revision!r}",
         errors.LocalEntryNotFoundError: "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set",
     }
+    wanted = [*_ABOUT, *group]
     try:
         return Path(
-            snapshot_download(
-                repository, revision=revision, allow_patterns=["config.json", *group], ignore_patterns=list(_NEVER)
-            )
+            snapshot_download(repository, revision=revision, allow_patterns=wanted, ignore_patterns=list(_NEVER))
         )
     except Exception as error:  # the network fails in more ways than one can name
         known = [reason for kind, reason in reasons.items() if isinstance(error, kind)]
