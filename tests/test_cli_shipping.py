@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -64,10 +65,25 @@ def test_predict_into_a_table_does_nothing_twice(
     assert len(list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))) == 12
 
 
+def test_predict_takes_tars_and_tables_of_paths(
+    dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tarfile.open(tmp_path / "some.tar", "w") as tar:
+        tar.add(photos / "03.png", arcname="03.png")
+    (tmp_path / "some.csv").write_text(f"path\n{photos / '04.png'}\n")
+    words = ["predict", str(dist / "model.onnx"), str(tmp_path / "some.tar"), str(tmp_path / "some.csv")]
+    assert main([*words, "--out", str(tmp_path / "found.csv")]) == 0
+    assert "2 rows, 2 of them new" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))
+    assert [row["path"] for row in rows] == [str(tmp_path / "some.tar" / "03.png"), str(photos / "04.png")]
+
+
 def test_bench_measures_a_folder_beside_a_run(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)["sections"][1]
+    words = ["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--threads", "1", "--count", "8"]
+    assert main([*words, "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["sections"][2]
     assert {row["model"] for row in table["rows"]} == {"model.onnx", "model.int8.onnx", "packaged"}
+    assert {row["agreement"] for row in table["rows"] if row["model"] == "model.onnx"} == {1.0}
     assert {row["batch"] for row in table["rows"]} == {1, 2}
     assert json.loads((dist / "fastest.json").read_text())["artefact"] in ("model.onnx", "model.int8.onnx")
 

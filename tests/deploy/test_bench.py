@@ -2,8 +2,10 @@ import json
 
 import numpy as np
 import pytest
+from shipped import Skewed, photos
 
-from vitrail.deploy.bench import Bench, BenchConfig, Timed, artefacts_in, bench, open_artefacts, remember
+from vitrail.deploy.bench import Bench, BenchConfig, Timed, artefacts_in, bench, open_artefacts, open_compiled, remember
+from vitrail.deploy.certificate import at_size
 from vitrail.deploy.engine import CHOICE, TorchEngine, open_engine
 from vitrail.deploy.timing import Spread
 from vitrail.errors import ConfigError
@@ -11,38 +13,69 @@ from vitrail.errors import ConfigError
 
 def test_artefacts_and_a_run_side_by_side(shipped, model):
     out, _ = shipped
-    engines = {"run": TorchEngine("run", model)} | open_artefacts(artefacts_in(out)[:2])
-    pixels = np.zeros((2, 24, 16, 3), np.uint8)
+    eager = TorchEngine("run", model)
+    pixels = at_size(photos(4), (24, 16), eager)
+    wrong = Skewed(eager, -1e4 * np.eye(5)[eager.run(pixels)[0].argmax()])  # whatever it is, it is not that
+    engines = {"run": eager, "wrong": wrong} | open_artefacts(artefacts_in(out)[:2], (1,))
     found = bench(engines, pixels, BenchConfig(batches=(1, 3), rounds=2))
     assert [(row.name, row.batch) for row in found.rows] == [(name, batch) for batch in (1, 3) for name in engines]
     assert found.base == "run"
     assert all(row.speed == (1.0, 1.0, 1.0) for row in found.rows if row.name == "run")
+    assert found.agreement["run"] == 1
+    assert found.agreement["wrong"] < 1
+    assert "wrong" not in found.ranked, "what answers otherwise is never chosen"
     assert "times run" in found.report()["Side by side"].columns
 
 
 def timed(name: str, batch: int, speed: float) -> Timed:
-    return Timed(
-        name=name, backend="x", batch=batch, milliseconds=Spread(1, 1, 1), throughput=1.0, speed=Spread(speed, 0, 9)
-    )
+    return Timed(name=name, batch=batch, milliseconds=Spread(1, 1, 1), throughput=1.0, speed=Spread(speed, 0, 9))
 
 
-def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, tmp_path):
-    rows = (timed("run", 1, 9.0), timed("a.onnx, 1 threads", 1, 4.0), timed("b.xml", 1, 1.0))
-    rows += (timed("run", 16, 9.0), timed("a.onnx, 1 threads", 16, 1.0), timed("b.xml", 16, 3.0))
-    found = Bench(rows=rows, base="run", sizes={})
-    assert found.best == "run"
-    assert remember(found, tmp_path) is None, "a run is no artefact of the folder"
+def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tmp_path):
     (tmp_path / "a.onnx").write_bytes((shipped[0] / "model.onnx").read_bytes())
-    (tmp_path / "b.xml").touch()
+    engines = {"run": TorchEngine("run", model), "a": open_engine(tmp_path / "a.onnx", threads=1)}
+    engines |= {"b": open_engine(shipped[0] / "model.onnx"), "c": open_engine(tmp_path / "a.onnx", threads=2)}
+    speeds = {"run": (9.0, 9.0), "a": (4.0, 1.0), "b": (1.0, 3.0), "c": (20.0, 20.0)}
+    rows = tuple(timed(name, batch, speed[batch > 1]) for batch in (1, 16) for name, speed in speeds.items())
+    agreement = {"run": 1.0, "a": 1.0, "b": 1.0, "c": 0.9}
+    found = Bench(rows=rows, base="run", engines=engines, agreement=agreement, needed=0.99)
+    assert found.ranked == ["run", "a", "b"]
+    (tmp_path / "empty").mkdir()
+    assert remember(found, tmp_path / "empty") is None, "none of them is of this folder"
     assert remember(found, tmp_path) == tmp_path / CHOICE
     choice = json.loads((tmp_path / CHOICE).read_text())
-    assert (choice["artefact"], choice["threads"]) == ("a.onnx", 1)
-    assert open_engine(tmp_path).source.endswith("a.onnx")
+    assert (choice["artefact"], choice["threads"], choice["half"]) == ("a.onnx", 1, False)
+    chosen = open_engine(tmp_path)
+    assert (chosen.source, chosen.threads) == (str(tmp_path / "a.onnx"), 1)
+
+
+def test_int8_of_openvino_is_tried_with_bf16_and_remembered(shipped, tmp_path):
+    for name in ("model.int8.xml", "model.int8.bin"):
+        (tmp_path / name).write_bytes((shipped[0] / name).read_bytes())
+    engines = open_artefacts(artefacts_in(tmp_path), (1,))
+    assert list(engines) == ["model.int8.xml", "model.int8.xml, bf16"]
+    assert [engine.half for engine in engines.values()] == [False, True]
+    rows = tuple(timed(name, 1, speed) for name, speed in zip(engines, (1.0, 2.0), strict=True))
+    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=dict.fromkeys(engines, 1.0), needed=0.99)
+    remember(found, tmp_path)
+    assert "with bf16" in open_engine(tmp_path).backend
+
+
+@pytest.mark.slow
+def test_a_compiled_run_answers_as_the_eager_one(model):
+    eager = TorchEngine("run", model)
+    pixels = at_size(photos(6), (24, 16), eager)
+    for name, engine in open_compiled("run", model).items():
+        close = 0.05 if "bf16" in name else 1e-4
+        expected = eager.run(pixels)
+        np.testing.assert_allclose(engine.run(pixels), expected, atol=close * np.abs(expected).max())
+        assert "compiled" in engine.backend
 
 
 def test_threads_are_tried_up_to_the_cores(shipped):
     path = shipped[0] / "model.onnx"
     assert list(open_artefacts([path], (1,))) == ["model.onnx"]
+    assert all(name.startswith("model.onnx") for name in open_artefacts([path]))
     with pytest.raises(ConfigError, match="cores"):
         open_artefacts([path], (100_000,))
     with pytest.raises(ConfigError, match="nothing to measure"):

@@ -1,15 +1,20 @@
 import csv
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from vitrail.deploy.bulk import COLUMNS, bulk
+from vitrail.deploy.pictures import Picture
 from vitrail.errors import ConfigError, DataError
 from vitrail.tasks.predict import Answer, Prediction
 
-FILES = [Path(f"{number}.png") for number in range(6)]
+FILES = [Picture(f"{number}.png", Path(f"{number}.png")) for number in range(6)]
+NAMES = [file.name for file in FILES]
 
 
 class Model:
@@ -18,15 +23,15 @@ class Model:
     def __init__(self, dies: int | None = None) -> None:
         self.dies, self.asked = dies, []
 
-    def __call__(self, files: Sequence[Path]) -> Iterator[Prediction]:
+    def __call__(self, files: Sequence[Picture]) -> Iterator[Prediction]:
         for place, file in enumerate(files):
             if place == self.dies:
                 raise KeyboardInterrupt
             self.asked.append(file)
             if file.name == "3.png":
-                yield Prediction(str(file), error='3.png is broken, "quite", really')
+                yield Prediction(file.name, error='3.png is broken, "quite", really')
             else:
-                yield Prediction(str(file), (Answer("cat, big", 0.75, True), Answer("dog", 0.25, False)))
+                yield Prediction(file.name, (Answer("cat, big", 0.75, True), Answer("dog", 0.25, False)))
 
 
 def paths(out: Path) -> list[str]:
@@ -51,7 +56,7 @@ def test_after_a_kill_every_file_has_one_row(suffix, tmp_path):
     model = Model()
     assert bulk(FILES, out, model) == (6, 4, 1)
     assert model.asked == FILES[2:]
-    assert paths(out) == [str(file) for file in FILES]
+    assert paths(out) == NAMES
     assert not journal.exists()
 
 
@@ -61,7 +66,7 @@ def test_a_finished_table_grows_by_what_is_new(suffix, tmp_path):
     bulk(FILES[:4], out, model)
     assert bulk([*FILES, FILES[0]], out, model) == (6, 2, 1)
     assert model.asked == FILES
-    assert paths(out) == [str(file) for file in FILES]
+    assert paths(out) == NAMES
 
 
 def test_values_survive_csv(tmp_path):
@@ -80,3 +85,31 @@ def test_bad_tables_are_told(tmp_path):
     (tmp_path / "b.csv").write_text("name,age\nx,3\n")
     with pytest.raises(DataError, match="no table of predictions"):
         bulk(FILES, tmp_path / "b.csv", Model())
+
+
+DYING = """
+import os, signal, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from test_bulk import FILES, Model
+from vitrail.deploy.bulk import bulk
+
+def answer(left):
+    for place, found in enumerate(Model()(left)):
+        yield found
+        if place == 3:
+            signal.raise_signal(signal.SIGKILL)
+
+bulk(FILES, Path({out!r}), answer)
+"""
+
+
+def test_a_process_that_is_killed_leaves_rows_that_are_not_done_again(tmp_path):
+    out = tmp_path / "found.csv"
+    script = DYING.format(here=str(Path(__file__).parent), out=str(out))
+    died = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    model = Model()
+    assert bulk(FILES, out, model) == (6, 2, 1)
+    assert model.asked == FILES[4:]
+    assert paths(out) == NAMES

@@ -2,28 +2,15 @@ import json
 
 import numpy as np
 import pytest
-from shipped import photos
+from shipped import Skewed, photos
 
 from vitrail.deploy.card import Card
 from vitrail.deploy.certificate import CertifyConfig, at_size, certify, differences, in_batches
-from vitrail.deploy.engine import Engine, TorchEngine
+from vitrail.deploy.engine import TorchEngine
 from vitrail.errors import DataError
 from vitrail.report import Report
 
 QUICK = CertifyConfig(batches=(1, 4), images=10, rounds=1)
-
-
-class Skewed(Engine):
-    """Answers as another engine does, with something added to some logits."""
-
-    backend = "skewed"
-
-    def __init__(self, other: Engine, add: object) -> None:
-        super().__init__("nowhere.onnx", other.card)
-        self.other, self.add = other, np.asarray(add, np.float32)
-
-    def run(self, images: np.ndarray) -> np.ndarray:
-        return self.other.run(images) + self.add
 
 
 def test_differences_by_hand():

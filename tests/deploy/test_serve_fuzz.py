@@ -4,7 +4,9 @@ The full number of uploads, over the network and with an eye on memory: benchmar
 """
 
 import json
+import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from abusive_uploads import originals, upload
@@ -61,6 +63,36 @@ def test_forms_keep_every_byte(files: list[bytes]) -> None:
     body, headers = form(*files)
     found = files_of(body, headers["content-type"], ServeConfig())
     assert [file.data for file in found] == files
+
+
+@pytest.fixture(scope="module")
+def fetching() -> Iterator[App]:
+    """A service that may fetch from hosts which nobody can find."""
+
+    def lost(*asked: Any, **more: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    made = app(Brightness(), url_hosts=("example.org", "*.images.example.org"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", lost)
+        yield made
+    made.close()
+
+
+@FEW
+@given(
+    before=st.sampled_from(["", "http:", "http://", "https://a.images.", "http://[", "http://example.org:"]),
+    middle=st.text(max_size=20),
+    after=st.sampled_from(["", "example.org", ":80/", "@example.org/", ".images.example.org/a.png", "]/"]),
+)
+@example(before="http://", middle="\ud800", after=".images.example.org/a.png")
+@example(before="http://", middle="℀", after=".images.example.org/a.png")
+@example(before="http://example.org:", middle="²", after="")
+def test_addresses_get_documented_answers(fetching: App, before: str, middle: str, after: str) -> None:
+    body = json.dumps({"url": before + middle + after}).encode()
+    reply = post(fetching, "/predict", body, content_type="application/json")
+    assert reply.status in {400, 403, 422}, (before + middle + after, reply.body)
+    assert (fetching.gate.images, fetching.gate.bytes) == (0, 0)
 
 
 def test_whole_files_of_every_format_are_answered(of: App) -> None:

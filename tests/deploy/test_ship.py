@@ -1,11 +1,25 @@
+import shutil
+from pathlib import Path
+
 import pytest
+import torch
 from shipped import photos
 
 from vitrail.deploy import certificate, quantise
+from vitrail.deploy import ship as module
 from vitrail.deploy.certificate import CertifyConfig, Tolerance
 from vitrail.deploy.quantise import QuantiseConfig
 from vitrail.deploy.ship import ShipConfig, ship
 from vitrail.errors import ConfigError
+
+
+@pytest.fixture
+def exported(shipped, monkeypatch):
+    """What takes seconds is taken from the one export of all tests: the graphs of torch and of ONNX."""
+    program = torch.export.load(shipped[0] / "model.pt2")
+    monkeypatch.setattr(module, "to_program", lambda _: program)
+    monkeypatch.setattr(module, "write_onnx", lambda _, card, path: Path(shutil.copy(shipped[0] / "model.onnx", path)))
+
 
 QUICK = CertifyConfig(batches=(1,), scales=(1.0,), images=4, rounds=1)
 
@@ -20,6 +34,7 @@ def test_everything_lands_in_the_folder(shipped):
     assert told.refused == {}
 
 
+@pytest.mark.usefixtures("exported")
 def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, monkeypatch):
     monkeypatch.setitem(certificate.TOLERANCES, "float32", Tolerance(-1.0, 1.0, 1.0))
     told = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK))
@@ -32,6 +47,7 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
     assert "model.pt2" in told.report["Written by force"].text
 
 
+@pytest.mark.usefixtures("exported")
 def test_int8_that_harms_is_not_written_and_says_so(model, tmp_path, monkeypatch):
     monkeypatch.setattr(quantise, "differences", lambda *_: (0.0, 0.0, 0.0))
     config = ShipConfig(targets=("onnx",), certify=QUICK, quantise=QuantiseConfig(calibrate=2, step=1.0))

@@ -38,16 +38,34 @@ def add_bench(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("what", nargs="+", help="artefacts, folders of them, runs, checkpoints; ratios are to the last")
     verb.add_argument("--batches", default="1,16", help="sizes of batches, separated by commas (default 1,16)")
     verb.add_argument(
-        "--threads", default="", help="numbers of threads to try, separated by commas (default: all cores)"
+        "--threads", default="", help="numbers of threads to try, separated by commas (default: all cores, and half)"
     )
+    verb.add_argument(
+        "--images", metavar="IMAGES", default="demo", help="pictures on which answers are compared (default demo)"
+    )
+    verb.add_argument("--count", type=int, default=100, help="how many of them (default 100)")
+    verb.add_argument(
+        "--compile", action="store_true",
+        help="runs also compiled, in float32 and bf16; takes a minute for each of them and each batch",
+    )  # fmt: skip
     verb.add_argument("--rounds", type=int, default=9, help="rounds in which all take turns (default 9)")
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument("--html", metavar="FILE", type=Path, help="also write one self-contained HTML page")
 
 
+def add_table(verb: argparse.ArgumentParser) -> None:
+    """The options of `predict` for very many pictures."""
+    verb.add_argument(
+        "--out", metavar="TABLE", type=Path, help="write .parquet, .csv or .jsonl; what is in it is not done again"
+    )
+    verb.add_argument(
+        "--ray", metavar="WORKERS", type=int, help="with --out: share the work among so many workers of a Ray cluster"
+    )
+
+
 def export(options: argparse.Namespace) -> None:
     """Writes artefacts of a run with a certificate."""
-    from vitrail.deploy.certificate import CertifyConfig  # noqa: PLC0415
+    from vitrail.deploy.certificate import CertifyConfig, file_bytes  # noqa: PLC0415
     from vitrail.deploy.ship import TARGETS, ShipConfig, ship  # noqa: PLC0415
     from vitrail.errors import nearest  # noqa: PLC0415
     from vitrail.training.trained import open_trained  # noqa: PLC0415
@@ -65,7 +83,7 @@ def export(options: argparse.Namespace) -> None:
         shipped = ship(opened, images, options.out, config, calibration=calibration, **told)
     shipped.report.print()
     for file in shipped.files:
-        print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")  # noqa: T201
+        print(f"wrote {file} ({file_bytes(file) / 1e6:.1f} MB)")  # noqa: T201
     print(f"certificate: {options.out / 'certificate.html'}")  # noqa: T201
     if shipped.refused:
         name, why = next(iter(shipped.refused.items()))
@@ -88,12 +106,28 @@ def _pictures(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[T
 
 def bench(options: argparse.Namespace) -> None:
     """Measures artefacts and runs side by side, and remembers which of a folder's is the fastest."""
-    from vitrail.deploy.bench import BenchConfig, artefacts_in, open_artefacts, remember  # noqa: PLC0415
+    from vitrail.deploy.bench import BenchConfig, remember  # noqa: PLC0415
     from vitrail.deploy.bench import bench as measure  # noqa: PLC0415
+    from vitrail.deploy.certificate import at_size  # noqa: PLC0415
+
+    threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches, "--batches")
+    config = BenchConfig(batches=batches, rounds=options.rounds)
+    engines, folders = _contenders(options, threads)
+    name, base = list(engines.items())[-1]
+    with busy(f"measuring {len(engines)} in turns"):
+        pixels = at_size(read_pictures(options.images, options.count), base.image_size, base)
+        found = measure({name: base, **engines}, pixels, config)
+    show_report(found.report(), options)
+    for folder in folders:
+        remember(found, folder)
+
+
+def _contenders(options: argparse.Namespace, threads: tuple[int, ...]) -> "tuple[dict[str, Engine], list[Path]]":
+    """What was named, opened in all ways that are tried; and the folders among it."""
+    from vitrail.deploy.bench import artefacts_in, open_artefacts, open_compiled  # noqa: PLC0415
     from vitrail.deploy.engine import ARTEFACTS, TorchEngine  # noqa: PLC0415
     from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
 
-    threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches, "--batches")
     engines: dict[str, Engine] = {}
     folders = []
     for what in options.what:
@@ -103,30 +137,19 @@ def bench(options: argparse.Namespace) -> None:
             engines |= open_artefacts(inside, threads)
             folders += [path] if path.is_dir() else []
         elif names_model(what):
-            engines[what] = TorchEngine(what, open_trained(what))
+            opened = open_trained(what)
+            engines |= open_compiled(what, opened) if options.compile else {}
+            engines[what] = TorchEngine(what, opened)
         else:
             raise ConfigError(f"{what} is no artefact, no folder of artefacts, and no run")
-    base = list(engines)[-1]
-    ordered = {base: engines[base], **engines}
-    pixels = _noise(engines[base])
-    with busy(f"measuring {len(engines)} in turns"):
-        config = BenchConfig(batches=batches, rounds=options.rounds, threads=threads)
-        found = measure(ordered, pixels, config)
-    show_report(found.report(), options)
-    for folder in folders:
-        remember(found, folder)
+    return engines, folders
 
 
 def answers(engine: "Engine", paths: Sequence[str | Path], *, top: int) -> "Iterator[Prediction]":
-    """What an engine says of files and of all below folders."""
-    from vitrail.tasks.predict import answer_files  # noqa: PLC0415
+    """What an engine says of files, of all below folders, and of what tars and tables of paths hold."""
+    from vitrail.deploy.pictures import answer_pictures, find_pictures  # noqa: PLC0415
 
-    def ask(images: "Tensor") -> "tuple[Tensor, Tensor]":
-        probabilities = engine.probabilities(engine.predict(images))
-        return probabilities, engine.chosen(probabilities)
-
-    card = engine.card
-    return answer_files(ask, paths, classes=card.labels, image_size=card.image_size, channels=card.channels, top=top)
+    return answer_pictures(engine, find_pictures(paths), top=top)
 
 
 def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[str | Path]) -> None:
@@ -135,16 +158,25 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
     from rich.progress import track  # noqa: PLC0415
 
     from vitrail.deploy.bulk import bulk  # noqa: PLC0415
-    from vitrail.tasks.predict import image_files  # noqa: PLC0415
+    from vitrail.deploy.cluster import answer_by_cluster, needs_ray  # noqa: PLC0415
+    from vitrail.deploy.engine import is_artefact  # noqa: PLC0415
+    from vitrail.deploy.pictures import Picture, answer_pictures, find_pictures  # noqa: PLC0415
 
-    console = Console(stderr=True)
+    console, workers = Console(stderr=True), getattr(options, "ray", None)
+    if workers is not None:
+        needs_ray()
+        if not is_artefact(engine.source):
+            raise ConfigError(f"--ray takes artefacts, not {engine.source}; write one: vitrail export {engine.source}")
 
-    def answer(left: Sequence[Path]) -> "Iterator[Prediction]":
-        found = answers(engine, left, top=options.top)
+    def answer(left: Sequence[Picture]) -> "Iterator[Prediction]":
+        if workers is not None:
+            found = answer_by_cluster(engine.source, left, top=options.top, workers=workers)
+        else:
+            found = answer_pictures(engine, left, top=options.top)
         hidden = not console.is_terminal
         yield from track(found, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 
-    done = bulk(image_files(paths), options.out, answer)
+    done = bulk(find_pictures(paths), options.out, answer)
     print(f"wrote {options.out}: {done.rows:,} rows, {done.fresh:,} of them new")  # noqa: T201
     if done.broken:
         raise DataError(f"{done.broken} of {done.rows} pictures could not be read; the column `error` says why")
@@ -193,11 +225,3 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(",") if word.strip())
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is no list of whole numbers such as 1,16") from error
-
-
-def _noise(engine: "Engine") -> Any:
-    """Images of the model's size: speed does not depend on what they show."""
-    import numpy as np  # noqa: PLC0415
-
-    shape = (16, *engine.image_size, engine.card.channels)
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)

@@ -1,6 +1,7 @@
 """Which artefact is fastest here: latency and throughput of all of them side by side, measured in turns.
 
-The choice is made by measuring: backends, precisions and numbers of threads that a processor favours differ.
+The choice is made by measuring: backends, precisions and numbers of threads that a processor favours differ. What
+answers otherwise than the base does is shown but never chosen.
 """
 
 import json
@@ -9,26 +10,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from vitrail.config import Config, Count
-from vitrail.deploy.certificate import file_bytes
-from vitrail.deploy.engine import ARTEFACTS, CHOICE, Array, Engine, open_engine
+from vitrail.config import Config, Count, Rate
+from vitrail.deploy.card import Opened
+from vitrail.deploy.certificate import differences, file_bytes, in_batches
+from vitrail.deploy.engine import ARTEFACTS, CHOICE, Array, CompiledEngine, Engine, open_engine
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import ConfigError
-from vitrail.report import Facts, Report, Table, Text
+from vitrail.hardware import bf16_works
+from vitrail.report import Facts, Report, Table, Text, Unit, Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(Config):
-    """Batches, rounds, and the numbers of threads that are tried (all cores where none are given)."""
+    """Batches, rounds, and the top-1 agreement with the base that a contender needs in order to be chosen."""
 
     batches: tuple[Count, ...] = (1, 16)
     rounds: Count = 9
-    threads: tuple[Count, ...] = ()
+    agreement: Rate = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,6 @@ class Timed:
     """One contender at one batch: milliseconds a batch, images a second, and how many times as fast as the base."""
 
     name: str
-    backend: str
     batch: int
     milliseconds: Spread
     throughput: float
@@ -45,42 +46,62 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All that was measured; `best` is the name that is fastest over all batches, by the geometric mean."""
+    """All that was measured, of engines by their names, with the shares of images on which they agree with the base."""
 
     rows: tuple[Timed, ...]
     base: str
-    sizes: Mapping[str, int]
+    engines: Mapping[str, Engine]
+    agreement: Mapping[str, float]
+    needed: float
 
     @property
-    def best(self) -> str:
-        """The contender with the largest geometric mean of speeds."""
-        names = list(dict.fromkeys(row.name for row in self.rows))
-        return max(names, key=lambda name: np.mean([np.log(row.speed.median) for row in self.rows if row.name == name]))
+    def ranked(self) -> list[str]:
+        """Those that agree with the base, the fastest over all batches first, by the geometric mean."""
+        true = [name for name, share in self.agreement.items() if share >= self.needed]
+        return sorted(true, key=lambda name: -self._speed(name))
+
+    def _speed(self, name: str) -> float:
+        return float(np.mean([np.log(row.speed.median) for row in self.rows if row.name == name]))
 
     def report(self) -> Report:
         """The measurements as a page."""
-        columns = {"model": "", "runs in": "", "batch": "", "ms": "", "images/s": "", f"times {self.base}": "",
-                   "middle half": "", "size": "bytes"}  # fmt: skip
-        rows: list[dict[str, Any]] = [
+        times = f"times {self.base}"
+        rows: list[dict[str, Value]] = [
             {
-                "model": row.name, "runs in": row.backend, "batch": row.batch, "ms": f"{row.milliseconds.median:.1f}",
-                "images/s": f"{row.throughput:.1f}", f"times {self.base}": f"{row.speed.median:.2f}",
-                "middle half": f"{row.speed.low:.2f} to {row.speed.high:.2f}", "size": self.sizes.get(row.name),
+                "model": row.name, "batch": row.batch, "ms": f"{row.milliseconds.median:.1f}",
+                "images/s": f"{row.throughput:.1f}", times: str(row.speed), "agreement": self.agreement[row.name],
             }
             for row in self.rows
         ]  # fmt: skip
+        columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
+        columns["agreement"] = "share"
+        measured: dict[str, Value] = {"machine": machine(), "fastest": self.ranked[0]}
+        contenders: dict[str, Value] = {name: self._about(engine) for name, engine in self.engines.items()}
         return Report(
             "Speed on this machine",
             (
-                Facts("Measured on", {"machine": machine(), "fastest": self.best}),
-                Table("Side by side", columns, rows),  # type: ignore[arg-type]
-                Text("How to read it", "All took turns, round by round; a ratio compares times of the same round."),
+                Facts("Measured on", measured),
+                Facts("Contenders", contenders),
+                Table("Side by side", columns, rows),
+                Text("How to read it", _LEGEND.format(self.base, 100 * self.needed)),
             ),
         )
 
+    @staticmethod
+    def _about(engine: Engine) -> str:
+        size = file_bytes(engine.source)
+        return engine.backend + (f"; {size / 1e6:.1f} MB" if size else "")
+
+
+_LEGEND = (
+    "All took turns, round by round; a ratio compares times of the same round: its median, and the range of the middle "
+    "half. Agreement is the share of real images "
+    "with the same likeliest class as {}; what has less than {:g} % is never the fastest."
+)
+
 
 def bench(engines: Mapping[str, Engine], pixels: Array, config: BenchConfig | None = None) -> Bench:
-    """Measures engines on images uint8 B H W C; the first engine is the base of the ratios."""
+    """Measures engines on real images uint8 B H W C; the first engine is the base of the ratios."""
     config = config or BenchConfig()
     if not engines:
         raise ConfigError("there is nothing to measure; name artefacts, folders of them, or runs")
@@ -92,11 +113,19 @@ def bench(engines: Mapping[str, Engine], pixels: Array, config: BenchConfig | No
         for name, speed in ratios(taken, base).items():
             times = Spread.of([1000 * seconds for seconds in taken[name]])
             rate = 1000 * batch / times.median
-            backend = engines[name].backend
-            rows.append(
-                Timed(name=name, backend=backend, batch=batch, milliseconds=times, throughput=rate, speed=speed)
-            )
-    return Bench(rows=tuple(rows), base=base, sizes={name: file_bytes(e.source) for name, e in engines.items()})
+            rows.append(Timed(name=name, batch=batch, milliseconds=times, throughput=rate, speed=speed))
+    agreement = _agreement(engines, base, pixels, max(config.batches))
+    return Bench(rows=tuple(rows), base=base, engines=engines, agreement=agreement, needed=config.agreement)
+
+
+def _agreement(engines: Mapping[str, Engine], base: str, pixels: Array, batch: int) -> dict[str, float]:
+    """The share of images on which each says what the base says; whole batches, as compiled code has their size."""
+    images = np.concatenate([pixels, *[pixels[:1]] * (-len(pixels) % batch)])
+    expected = in_batches(engines[base], images, batch)[: len(pixels)]
+    return {
+        name: differences(expected, in_batches(engine, images, batch)[: len(pixels)])[2]
+        for name, engine in engines.items()
+    }
 
 
 def artefacts_in(folder: Path) -> list[Path]:
@@ -105,11 +134,14 @@ def artefacts_in(folder: Path) -> list[Path]:
 
 
 def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[str, Engine]:
-    """An engine for each artefact, and for each number of threads where several are asked for."""
+    """An engine for each artefact and each number of threads: those asked for, or all cores and half of them.
+
+    Of OpenVINO's int8 there is a second one, which computes the rest in bf16.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    tried = tuple(threads) or (cores,)
-    if threads and (wrong := [count for count in threads if count > cores]):
+    if wrong := [count for count in threads if count > cores]:
         raise ConfigError(f"{wrong[0]} threads were asked for; this machine gives {cores} cores")
+    tried = tuple(threads) or tuple(dict.fromkeys((cores, max(1, cores // 2))))
     torch.set_num_threads(max(tried))
     engines: dict[str, Engine] = {}
     for path in paths:
@@ -119,16 +151,25 @@ def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[s
         for count in tried:
             name = path.name if len(tried) == 1 else f"{path.name}, {count} threads"
             engines[name] = open_engine(path, threads=count)
+            if path.suffix == ".xml" and engines[name].card.precision == "int8":
+                engines[f"{name}, bf16"] = open_engine(path, threads=count, half=True)
+    return engines
+
+
+def open_compiled(name: str, opened: Opened) -> dict[str, Engine]:
+    """A run compiled for this processor, in float32 and, where it can, in bf16."""
+    engines: dict[str, Engine] = {f"{name}, compiled": CompiledEngine(name, opened)}
+    if bf16_works():
+        engines[f"{name}, compiled bf16"] = CompiledEngine(name, opened, half=True)
     return engines
 
 
 def remember(bench: Bench, folder: Path) -> Path | None:
     """Writes which artefact of a folder is fastest, so that `open_engine(folder)` takes it; None where it is none."""
-    ranked = [row.name for row in sorted(bench.rows, key=lambda row: -row.speed.median)]
-    best = next((name for name in [bench.best, *ranked] if (folder / name.partition(",")[0]).is_file()), None)
+    engines = (bench.engines[name] for name in bench.ranked)
+    best = next((engine for engine in engines if Path(engine.source).resolve().parent == folder.resolve()), None)
     if best is None:
         return None
-    artefact, _, rest = best.partition(", ")
-    choice = {"artefact": artefact, "threads": int(rest.split()[0]) if rest else None, "machine": machine()}
+    choice = {"artefact": Path(best.source).name, "threads": best.threads, "half": best.half, "machine": machine()}
     (folder / CHOICE).write_text(json.dumps(choice, indent=2) + "\n", encoding="utf-8")
     return folder / CHOICE

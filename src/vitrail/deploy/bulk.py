@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.deploy.pictures import Picture
 from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.tasks.predict import Prediction
 
@@ -28,8 +29,8 @@ class Bulk(NamedTuple):
     broken: int
 
 
-def bulk(files: Iterable[Path], out: Path, answer: Callable[[Sequence[Path]], Iterator[Prediction]]) -> Bulk:
-    """Answers for all files that the table does not hold yet, in their order."""
+def bulk(pictures: Iterable[Picture], out: Path, answer: Callable[[Sequence[Picture]], Iterator[Prediction]]) -> Bulk:
+    """Answers for all pictures that the table does not hold yet, each under its name."""
     if out.suffix not in FORMATS:
         raise ConfigError(f"{out} has no format that is known; {nearest(out.suffix, FORMATS)}")
     if out.suffix == ".parquet":
@@ -40,7 +41,7 @@ def bulk(files: Iterable[Path], out: Path, answer: Callable[[Sequence[Path]], It
         _write_lines(_read_table(out), journal)
     rows = list(_read_journal(journal))
     done = {row["path"] for row in rows}
-    left = [path for path in dict.fromkeys(files) if str(path) not in done]
+    left = [picture for picture in dict.fromkeys(pictures) if picture.name not in done]
     with journal.open("a", encoding="utf-8") as file:
         for result in answer(left):
             rows.append(_row(result))

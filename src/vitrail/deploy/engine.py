@@ -6,6 +6,7 @@ engine.labels, engine.image_size, engine.about
 """
 
 import contextlib
+import copy
 import importlib
 import json
 import os
@@ -36,8 +37,9 @@ CHOICE = "fastest.json"  # in a folder of artefacts: the one that `vitrail bench
 class Engine(ABC):
     """A model ready to answer; engines are made by `open_engine` and may be called from several threads."""
 
-    def __init__(self, source: str | Path, card: Card) -> None:
+    def __init__(self, source: str | Path, card: Card, *, threads: int | None = None, half: bool = False) -> None:
         self.source, self.card = str(source), card
+        self.threads, self.half = threads, half  # as asked for; half is bf16 where nothing else is said
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -109,6 +111,33 @@ class TorchEngine(Engine):
         return logits.cpu().numpy()
 
 
+class CompiledEngine(TorchEngine):
+    """A run or a checkpoint, compiled for this processor: the first answer for each batch takes a minute.
+
+    The preprocessing stays as it is, in float32; `half` runs all of the model in bf16.
+    """
+
+    def __init__(self, source: str | Path, opened: Opened, *, half: bool = False) -> None:
+        super().__init__(source, opened)
+        self.half, self.inductor = half, importlib.import_module("torch._inductor.config")
+        # A copy, as the weights are cast and frozen into the code; whose run it is may still be in use.
+        model = copy.deepcopy(self.module.model).to(torch.bfloat16 if half else torch.float32)
+        self.compiled = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+    @property
+    def backend(self) -> str:
+        """What runs it."""
+        return f"torch {torch.__version__}, compiled {'bf16' if self.half else 'float32'}"
+
+    @torch.inference_mode()
+    def run(self, images: Array) -> Array:
+        """Uint8 B H W C -> logits B K."""
+        pixels = self.module.pixels(torch.from_numpy(images))
+        with quiet(), self.inductor.patch(freezing=True):
+            logits: Tensor = self.compiled(pixels.bfloat16() if self.half else pixels)
+        return logits.float().numpy()
+
+
 class ExportedEngine(Engine):
     """A .pt2 of torch.export."""
 
@@ -148,7 +177,7 @@ class OnnxEngine(Engine):
             raise CheckpointError(f"ONNX Runtime cannot open {path}: {str(error).splitlines()[0]}") from error
         self.version = runtime.__version__
         card = self.session.get_modelmeta().custom_metadata_map.get(KEY)
-        super().__init__(path, Card.from_json(card, name=str(path)))
+        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
 
     @property
     def backend(self) -> str:
@@ -164,7 +193,7 @@ class OnnxEngine(Engine):
 class OpenVINOEngine(Engine):
     """An OpenVINO IR (.xml beside its .bin), on the CPU."""
 
-    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+    def __init__(self, path: Path, *, threads: int | None = None, half: bool = False) -> None:
         if not bf16_works():
             os.environ.setdefault(*CAP)  # before OpenVINO's own oneDNN reads it: its int8 kernels die as torch's bf16
         openvino = needs("openvino")
@@ -174,8 +203,8 @@ class OpenVINOEngine(Engine):
             card = str(model.get_rt_info([KEY]).value) if model.has_rt_info([KEY]) else None
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO cannot open {path}: {str(error).strip().splitlines()[-1]}") from error
-        super().__init__(path, Card.from_json(card, name=str(path)))
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads, half=half)
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32"}
         settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
         self.compiled = core.compile_model(model, "CPU", settings)
         self.version = openvino.__version__.partition("-")[0]
@@ -183,7 +212,7 @@ class OpenVINOEngine(Engine):
     @property
     def backend(self) -> str:
         """What runs it."""
-        return f"OpenVINO {self.version}, {self.card.precision}"
+        return f"OpenVINO {self.version}, {self.card.precision}{' with bf16' if self.half else ''}"
 
     def run(self, images: Array) -> Array:
         """Uint8 B H W C -> logits B K."""
@@ -192,22 +221,27 @@ class OpenVINOEngine(Engine):
 
 
 def open_engine(
-    path: str | Path, *, open_run: Callable[[str | Path], Opened] | None = None, threads: int | None = None
+    path: str | Path,
+    *,
+    open_run: Callable[[str | Path], Opened] | None = None,
+    threads: int | None = None,
+    half: bool = False,
 ) -> Engine:
     """The engine for an artefact, for the fastest one of a folder of them, or for a run or checkpoint.
 
-    A run is opened by `open_run`, which is `vitrail.open_trained`: artefacts do not need the training side.
+    A run is opened by `open_run`, which is `vitrail.open_trained`: artefacts do not need the training side. `half` lets
+    OpenVINO compute in bf16 what is not int8.
     """
     place = Path(path)
     if (place / CHOICE).is_file():
-        place, fast = _choice(place / CHOICE)
+        place, fast, half = _choice(place / CHOICE)
         threads = threads or fast
     if place.suffix in ARTEFACTS:
         if not place.is_file():
             raise CheckpointError(f"there is no file {place}")
         if place.suffix == ".onnx":
             return OnnxEngine(place, threads=threads)
-        return OpenVINOEngine(place, threads=threads) if place.suffix == ".xml" else ExportedEngine(place)
+        return OpenVINOEngine(place, threads=threads, half=half) if place.suffix == ".xml" else ExportedEngine(place)
     if open_run is None:
         raise ConfigError(
             f"{path} is no artefact ({', '.join(ARTEFACTS)}); for a run or a checkpoint pass "
@@ -243,11 +277,11 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _choice(file: Path) -> tuple[Path, int | None]:
-    """The artefact that was measured to be the fastest, and with how many threads."""
+def _choice(file: Path) -> tuple[Path, int | None, bool]:
+    """The artefact that was measured to be the fastest, with how many threads, and whether with bf16."""
     try:
         choice = json.loads(file.read_text(encoding="utf-8"))
-        return file.parent / str(choice["artefact"]), choice["threads"]
+        return file.parent / str(choice["artefact"]), choice["threads"], bool(choice.get("half", False))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is damaged; write it anew: vitrail bench {file.parent}") from error
 

@@ -98,7 +98,7 @@ class Quantised:
             "layers kept in floating point": len(self.kept),
             "top-1 agreement with float32": self.agreement,
             "images that judged it": self.judged,
-            "least cosine": round(self.cosine, 6),
+            "least cosine": f"{self.cosine:.5f}",
             "float32": self.bytes[0],
             "int8": self.bytes[1],
             most: max(self.outside.values(), default=0.0),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Range
+from vitrail.deploy.serve_hosts import Host
 from vitrail.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -34,13 +35,16 @@ class ServeConfig(Config):
     max_connections: Count = 512
     timeout: Positive = 15.0
     drain: NotNegative = 0.5  # how long one goes on accepting after SIGTERM, while /readyz says no
+    url_hosts: tuple[str, ...] = ()  # where pictures may be fetched from, as `Host.parse` reads it; none: nowhere
     api_key: str | None = None
     certificate: str | None = None  # PEM files, for https
     private_key: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses half a TLS configuration and keys that could be guessed."""
+        """Refuses hosts that are none, half a TLS configuration, and keys that could be guessed."""
         super().__post_init__()
+        for host in self.url_hosts:
+            Host.parse(host)
         if (self.certificate is None) != (self.private_key is None):
             raise ConfigError("https needs both a certificate and its private key; only one of them is given")
         if self.api_key is not None and len(self.api_key) < SHORTEST_KEY:

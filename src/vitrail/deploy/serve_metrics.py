@@ -48,6 +48,7 @@ METRICS = (
     Metric("images_total", "counter", "Pictures computed.", {}),
     Metric("broken_images_total", "counter", "Pictures that could not be decoded.", {}),
     Metric("received_bytes_total", "counter", "Bytes of request bodies.", {}),
+    Metric("fetched_bytes_total", "counter", "Bytes of pictures fetched by address.", {}),
     Metric("refused_total", "counter", "Requests sent away with 503.", {"why": ("full", "slow", "memory", "late")}),
     Metric("abandoned_total", "counter", "Requests whose clients left before they were answered.", {}),
     Metric("batch_size", "histogram", "Pictures computed together.", {}, SIZES),

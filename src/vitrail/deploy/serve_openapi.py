@@ -4,6 +4,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.deploy.serve_config import ServeConfig
+from vitrail.deploy.serve_fetch import LONGEST
 
 _TEXT, _NUMBER, _WHOLE, _FLAG = ({"type": kind} for kind in ("string", "number", "integer", "boolean"))
 _FROM_ZERO = {"type": "integer", "minimum": 0}
@@ -16,7 +17,7 @@ def document(config: ServeConfig) -> dict[str, Any]:
         "info": {"title": "vitrail", "version": __version__, "description": "A vision model as a service."},
         "paths": {
             "/predict": {"post": _predict(config)},
-            "/explain": {"post": _explain()},
+            "/explain": {"post": _explain(config)},
             "/model": {"get": _get("What the model is", _ref("Model"), key=True)},
             "/healthz": {"get": _get("Whether the process is alive", _status("alive"))},
             "/readyz": {"get": _get("Whether work is taken", _status("ready"), 503)},
@@ -41,12 +42,12 @@ def _predict(config: ServeConfig) -> dict[str, Any]:
         "operationId": "predict",
         "security": [{}, {"key": []}],
         "parameters": [top],
-        "requestBody": _pictures(),
-        "responses": _responses(_json(_ref("Predictions")), 400, 401, 408, 413, 415, 422, 503),
+        "requestBody": _pictures(config),
+        "responses": _responses(_json(_ref("Predictions")), *_refused(config)),
     }
 
 
-def _explain() -> dict[str, Any]:
+def _explain(config: ServeConfig) -> dict[str, Any]:
     parameters = [
         _query("method", "A method of /model's `explain`; the first of them where none is named", _TEXT),
         _query("target", "The class asked about: its label or number; the likeliest where none is named", _TEXT),
@@ -59,8 +60,8 @@ def _explain() -> dict[str, Any]:
         "operationId": "explain",
         "security": [{}, {"key": []}],
         "parameters": parameters,
-        "requestBody": _pictures(),
-        "responses": _responses(content, 400, 401, 408, 413, 415, 422, 501, 503),
+        "requestBody": _pictures(config),
+        "responses": _responses(content, *_refused(config), 501),
     }
 
 
@@ -90,7 +91,7 @@ def _responses(content: dict[str, Any], *codes: int) -> dict[str, Any]:
         408: "The request was not whole in time",
         413: "Too many bytes or files",
         415: "No way to send pictures",
-        422: "The picture cannot be decoded, or has too many pixels",
+        422: "The picture cannot be fetched or decoded, or has too many pixels",
         501: "This model cannot be explained here",
         503: "Too much to do; Retry-After says when to come again",
     }
@@ -100,10 +101,19 @@ def _responses(content: dict[str, Any], *codes: int) -> dict[str, Any]:
     return {"200": {"description": "The answer", "content": content}} | refused
 
 
-def _pictures() -> dict[str, Any]:
+def _refused(config: ServeConfig) -> tuple[int, ...]:
+    """The statuses of a request with pictures that is not answered."""
+    return (400, 401, *((403,) if config.url_hosts else ()), 408, 413, 415, 422, 503)
+
+
+def _pictures(config: ServeConfig) -> dict[str, Any]:
+    """A form, the picture itself, and its address where the service fetches."""
     binary = {"type": "string", "format": "binary"}
     form = _object({"file": {"type": "array", "items": binary, "minItems": 1}})
     content = {"multipart/form-data": {"schema": form}}
+    if config.url_hosts:
+        url = {"type": "string", "format": "uri", "pattern": "^https?://", "maxLength": LONGEST}
+        content |= _json(_object({"url": url}) | {"additionalProperties": False})
     kinds = ("image/jpeg", "image/png", "image/webp", "application/octet-stream")
     return {"required": True, "content": content | {kind: {"schema": binary} for kind in kinds}}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrail.deploy.serve_answer import Answer, Request, told
 from vitrail.deploy.serve_batch import Batcher, Busy, Computed, Gate, Ticket
+from vitrail.deploy.serve_fetch import SHARE, fetch, is_address, place_of
 from vitrail.deploy.serve_model import Explainer, Offer, Question, Served
 from vitrail.deploy.serve_overlay import contrast, data_url, overlay_png, picture_png
 from vitrail.deploy.serve_upload import File, Refused, files_of, picture, read_body
@@ -21,7 +22,7 @@ TOP = 5
 
 
 class Predictor:
-    """Reads, decodes and computes what is uploaded, within the room that the gate gives."""
+    """Reads or fetches, decodes and computes pictures, within the room that the gate gives."""
 
     def __init__(self, gate: Gate, batcher: Batcher, decoders: ThreadPoolExecutor) -> None:
         self._gate, self._batcher, self._decoders = gate, batcher, decoders
@@ -30,7 +31,7 @@ class Predictor:
         self._one_by_one = ThreadPoolExecutor(1, thread_name_prefix="explainer")
 
     async def predict(self, request: Request, served: Served) -> Answer:
-        """The likeliest classes of every uploaded picture."""
+        """The likeliest classes of every picture."""
         start = time.monotonic()
         top = _number(request, "top", TOP, 1, len(served.engine.labels))
         with self._gate.enter() as ticket:
@@ -79,9 +80,16 @@ class Predictor:
         return told(data, images=1, bytes=len(files[0].data), explained=offer.method)
 
     async def _files(self, request: Request, ticket: Ticket) -> list[File]:
-        body = await read_body(request.receive, ticket, self._config)
+        """What is uploaded, or lies at the address that is."""
+        until = asyncio.get_running_loop().time() + SHARE * self._config.timeout
+        body, content_type = await read_body(request.receive, ticket, self._config), request.header("content-type")
         self._metrics.add("received_bytes_total", amount=len(body))
-        return files_of(body, request.header("content-type"), self._config)
+        if not is_address(content_type):
+            return files_of(body, content_type, self._config)
+        place = place_of(body, self._config)
+        file = await request.attended(fetch(place, ticket, self._config, until=until))
+        self._metrics.add("fetched_bytes_total", amount=len(file.data))
+        return [file]
 
     async def _all(self, files: list[File], served: Served, top: int) -> list[dict[str, Any]]:
         return await asyncio.gather(*(self._one(file, served, top) for file in files))

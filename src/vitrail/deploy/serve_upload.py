@@ -1,4 +1,4 @@
-"""Request bodies -> files -> pictures, each step within limits; nothing is ever fetched from elsewhere."""
+"""Request bodies -> files -> pictures, each step within limits."""
 
 import asyncio
 import re
@@ -107,11 +107,12 @@ def _parts(body: bytes, boundary: bytes, most: int) -> list[File]:
         if not blank:
             raise Refused(400, f"a part of the form has no head, or one of more than {_HEADERS} bytes")
         if (named := _NAME.search(head)) is not None:
-            files.append(File(_clean(named[1] if named[1] is not None else named[2]), piece[len(head) + 4 :]))
+            files.append(File(clean_name(named[1] if named[1] is not None else named[2]), piece[len(head) + 4 :]))
     return files
 
 
-def _clean(name: bytes) -> str:
+def clean_name(name: bytes) -> str:
+    """The last part of a path, as it may be shown."""
     text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in text if letter.isprintable())[:_LONGEST_NAME] or "picture"
 
