@@ -54,6 +54,17 @@ def test_predict_takes_an_artefact(dist: Path, photos: Path, capsys: pytest.Capt
         assert ours["answers"][0]["probability"] == pytest.approx(theirs["answers"][0]["probability"], abs=1e-3)
 
 
+def test_a_cluster_needs_a_table_and_an_artefact(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["predict", "packaged", str(photos), "--device", "cpu", "--ray", "2"]
+    assert main(words) == 2
+    assert "--ray shares the writing of a table; name one: --out predictions.parquet" in capsys.readouterr().err
+    monkeypatch.setattr("vitrail.deploy.cluster.needs_ray", lambda: None)
+    assert main([*words, "--out", str(tmp_path / "found.csv")]) == 2
+    assert "--ray takes artefacts, not packaged; write one: vitrail export packaged" in capsys.readouterr().err
+
+
 def test_predict_into_a_table_does_nothing_twice(
     dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

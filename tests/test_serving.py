@@ -147,6 +147,8 @@ def test_the_explained_model_must_be_the_served_one(tmp_path: Path) -> None:
     [
         (["--max-batch", "0"], "max_batch is 0; it must be 1 or more"),
         (["--tls-key", "key.pem"], "https needs both a certificate and its private key"),
+        (["--allow-urls", "*"], "'*' is no host to fetch pictures from; name hosts such as example.org"),
+        (["--allow-urls", ","], "--allow-urls names no host"),
         (["--api-key-file", "gone"], "gone: No such file or directory"),
         (["--host", "256.0.0.1"], "256.0.0.1:8080 cannot be listened at"),
     ],

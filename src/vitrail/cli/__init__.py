@@ -135,7 +135,10 @@ def _judging(verbs: Any) -> None:
     _output_options(verb)
 
     verb = _verb(verbs, "predict", learning.predict, "say what is in pictures")
-    verb.usage = "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [RUN] PATH [PATH ...]"
+    verb.usage = (
+        "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [--ray WORKERS] "
+        "[RUN] PATH [PATH ...]"
+    )
     verb.add_argument(
         "paths", nargs="+", metavar="PATH",
         help="image files and folders; before them a run's folder, any checkpoint or an exported model; else the "
@@ -144,9 +147,7 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--top", type=int, default=5, help="how many classes to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
-    verb.add_argument(
-        "--out", metavar="TABLE", type=Path, help="write .parquet, .csv or .jsonl; what is in it is not done again"
-    )
+    shipping.add_table(verb)
 
     verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
     verb.add_argument("data", help="what you would train on")

@@ -116,6 +116,8 @@ def predict(options: argparse.Namespace) -> None:
     if options.out is not None:
         shipping.into_table(engine, options, paths)
         return
+    if options.ray is not None:
+        raise ConfigError("--ray shares the writing of a table; name one: --out predictions.parquet")
     results = []
     for result in shipping.answers(engine, paths, top=options.top):
         results.append(result)

@@ -37,6 +37,11 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--max-mb", metavar="MB", type=float, help="of one request (default 16)")
     verb.add_argument("--max-pixels", metavar="N", type=int, help="of one picture (default 25,000,000)")
     verb.add_argument("--timeout", metavar="S", type=float, help="for one request (default 15)")
+    verb.add_argument(
+        "--allow-urls",
+        metavar="HOSTS",
+        help="fetch pictures by address from these hosts, such as example.org,*.images.example.org (default: none)",
+    )
     verb.add_argument("--api-key-file", metavar="FILE", type=Path, help=f"a file with the key to ask for; or set {KEY}")
     verb.add_argument("--tls-certificate", metavar="PEM", help="serve https; with --tls-key")
     verb.add_argument("--tls-key", metavar="PEM")
@@ -54,6 +59,7 @@ def serve(options: argparse.Namespace) -> None:
         "max_bytes": None if options.max_mb is None else int(options.max_mb * (1 << 20)),
         "max_pixels": options.max_pixels,
         "timeout": options.timeout,
+        "url_hosts": None if options.allow_urls is None else _hosts(options.allow_urls),
         "api_key": _key(options.api_key_file),
         "certificate": options.tls_certificate,
         "private_key": options.tls_key,
@@ -72,6 +78,12 @@ def serve(options: argparse.Namespace) -> None:
         sys.stdout.flush()
 
     start(opening, config, on_ready=ready)
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    if not (hosts := tuple(word.strip() for word in text.split(",") if word.strip())):
+        raise ConfigError("--allow-urls names no host; name some, separated by commas: --allow-urls example.org")
+    return hosts
 
 
 def _key(file: Path | None) -> str | None:

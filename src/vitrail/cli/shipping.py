@@ -162,7 +162,7 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
     from vitrail.deploy.engine import is_artefact  # noqa: PLC0415
     from vitrail.deploy.pictures import Picture, answer_pictures, find_pictures  # noqa: PLC0415
 
-    console, workers = Console(stderr=True), getattr(options, "ray", None)
+    console, workers = Console(stderr=True), options.ray
     if workers is not None:
         needs_ray()
         if not is_artefact(engine.source):

@@ -14,7 +14,7 @@ from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.table import PATH
 from vitrail.deploy.engine import Engine
 from vitrail.errors import BrokenImage, ConfigError, DataError
-from vitrail.tasks.predict import Answer, Prediction, image_files
+from vitrail.tasks.predict import Prediction, image_files, likeliest
 
 TABLES = {".csv": ",", ".tsv": "\t"}  # what stands between the cells
 _WORKERS, _TOGETHER = 8, 32
@@ -92,11 +92,7 @@ def _answer(engine: Engine, batch: Sequence[Picture], read: Sequence[Tensor | st
         if isinstance(image, str):
             yield Prediction(picture.name, error=image)
             continue
-        likely, chosen = next(rows)
-        best = sorted(range(len(likely)), key=lambda label: -likely[label])[:top]
-        yield Prediction(
-            picture.name, tuple(Answer(engine.labels[label], likely[label], chosen[label]) for label in best)
-        )
+        yield Prediction(picture.name, likeliest(engine.labels, *next(rows), top=top))
 
 
 def _decoded(picture: Picture) -> Tensor | str:

@@ -133,10 +133,15 @@ def _answers(ask: Ask, batch: Sequence[_Read], classes: Sequence[str], top: int)
         if read.image is None:
             yield Prediction(str(read.path), error=read.error)
             continue
-        probabilities, chosen = next(rows)
-        best = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])[:top]
-        answers = (Answer(classes[label], probabilities[label], chosen[label]) for label in best)
-        yield Prediction(str(read.path), tuple(answers))
+        yield Prediction(str(read.path), likeliest(classes, *next(rows), top=top))
+
+
+def likeliest(
+    classes: Sequence[str], probabilities: Sequence[float], chosen: Sequence[bool], *, top: int
+) -> tuple[Answer, ...]:
+    """The `top` classes of one picture, the likeliest first."""
+    best = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])[:top]
+    return tuple(Answer(classes[label], probabilities[label], chosen[label]) for label in best)
 
 
 def _batches(files: Iterator[Path], size: tuple[int, int], channels: int, count: int) -> Iterator[list[_Read]]:
