@@ -2,9 +2,11 @@
 
 import json
 import pickle
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
@@ -19,11 +21,13 @@ from vitrail.cli import main, serving_calibration
 from vitrail.cli.serving import Opening
 from vitrail.cli.serving_calibration import FILE, validated
 from vitrail.cli.serving_explain import SaliencyExplainer
+from vitrail.cli.shipping import _confidence
 from vitrail.data.source import open_data
 from vitrail.deploy.calibration import Calibration, calibrate
+from vitrail.deploy.card import Card
 from vitrail.deploy.engine import open_engine
 from vitrail.deploy.serve_model import Offer, Question
-from vitrail.errors import ConfigError
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.packaged import find_packaged
 from vitrail.training.trained import open_trained
 
@@ -91,7 +95,7 @@ def test_confidence_comes_from_what_the_run_was_validated_on(
 
 @pytest.mark.parametrize(
     ("source", "why"),
-    [("gone", "gone"), ("cifar10", "name labelled pictures with --calibrate"), (None, "without a name")],
+    [("gone", "gone"), ("cifar10", "name labelled pictures with vitrail serve"), (None, "without a name")],
 )
 def test_without_its_pictures_a_run_is_not_calibrated(
     run: Path, tmp_path: Path, source: str | None, why: str, capsys: pytest.CaptureFixture[str]
@@ -104,9 +108,33 @@ def test_without_its_pictures_a_run_is_not_calibrated(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("source", "sentence"), [("", "calibrated on 9 pictures"), ("cifar10", r"not calibrated; .*: its data are cifar10")]
+)
+def test_what_export_says_of_confidence(run: Path, tmp_path: Path, source: str, sentence: str) -> None:
+    for name in ("run.json", "best.json"):
+        (tmp_path / name).write_text((run / name).read_text())
+    about = json.loads((run / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(about | {"source": source or about["source"]}))
+    found, told = _confidence(open_trained(run), str(tmp_path))
+    assert re.match(sentence, told)
+    assert found.images == (0 if source else 9)
+
+
 def test_confidence_is_fitted_to_named_pictures(run: Path, photos: Path) -> None:
     served = Opening(model=str(run), calibrate=str(photos), threads=1)()
     assert served.calibration.images == 90
+
+
+def test_cards_with_and_without_a_calibration() -> None:
+    card = open_engine("packaged", open_run=open_trained).card
+    sure = replace(card, calibration=Calibration(temperature=0.8, images=9, error_before=0.2, error_after=0.1))
+    assert Card.from_json(sure.to_json(), name="x") == sure
+    told = json.loads(card.to_json())
+    del told["calibration"]  # as artefacts had it before
+    assert Card.from_json(json.dumps(told), name="x") == card
+    with pytest.raises(CheckpointError, match="x describes itself in a way that cannot be read"):
+        Card.from_json(json.dumps(told | {"calibration": 3}), name="x")
 
 
 # --- explanations ----------------------------------------------------------------------------------------------------
@@ -176,7 +204,11 @@ def test_the_whole_way_of_a_model(photos: Path, run: Path, tmp_path: Path) -> No
     words = ["export", str(run), "--to", "onnx", "--rounds", "1", "--count", "12"]
     assert main([*words, "--out", str(tmp_path / "dist")]) == 0
     assert "Certificate" in (tmp_path / "dist" / "certificate.html").read_text()
-    words = ["serve", str(tmp_path / "dist" / "model.onnx"), "--explain", str(run), "--port", "0", "--host", "0.0.0.0"]
+    artefact = str(tmp_path / "dist" / "model.onnx")
+    alone = Opening(model=artefact, threads=1)()
+    assert alone.calibration == validated(open_engine(run, open_run=open_trained), str(run))  # it knows by itself
+    assert Opening(model=artefact, calibrate=str(photos), threads=1)().calibration.images == 90
+    words = ["serve", artefact, "--explain", str(run), "--port", "0", "--host", "0.0.0.0"]
     with subprocess.Popen(
         [sys.executable, "-m", "vitrail", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -199,6 +199,7 @@ def test_nothing_is_fetched_unless_the_service_is_told_to(path: str) -> None:
         ("http://2130706433/", 403, "it is no host"),
         ("http://a..images.example.org/", 422, "cannot be found"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_addresses_that_are_refused(url: str, status: int, sentence: str) -> None:
     reply = post(app(url_hosts=HOSTS), "/predict", body_of(url), **JSON)
@@ -206,7 +207,9 @@ def test_addresses_that_are_refused(url: str, status: int, sentence: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[", b"\xff", b'"http://example.org"', b'{"url": 3}', b'{"url": "", "method": "PUT"}', b"[" * 9999]
+    "body",
+    [b"", b"[", b"\xff", b'"http://example.org"', b'{"url": 3}', b'{"url": "", "method": "PUT"}', b"[" * 8000],
+    ids=lambda value: str(value)[:40],
 )
 def test_bodies_that_name_no_picture(body: bytes) -> None:
     reply = post(app(url_hosts=HOSTS), "/predict", body, **JSON)
@@ -225,6 +228,7 @@ def test_bodies_that_name_no_picture(body: bytes) -> None:
         (b"SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nx: " + b"a" * 99_999, "does not speak HTTP"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_answers_that_are_no_picture(answer: bytes, sentence: str) -> None:
     site = Site(answer)
@@ -245,6 +249,11 @@ def test_a_picture_without_end_is_cut_off() -> None:
         413,
         "the picture has more than 10,000 bytes, the most that is taken",
     )
+
+
+def test_a_picture_may_have_as_many_bytes_as_a_request() -> None:
+    statuses = [asyncio.run(fetched(Site(http(bytes(size))), max_bytes=1000)).status for size in (1000, 1001)]
+    assert statuses == [422, 413]  # zeros are no picture
 
 
 def test_memory_holds_for_what_is_fetched() -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vitrail.errors import ConfigError, Notice
 
 if TYPE_CHECKING:
+    from vitrail.deploy.calibration import Calibration
+    from vitrail.deploy.engine import Engine
     from vitrail.deploy.serve_model import Served
 
 KEY = "VITRAIL_API_KEY"
@@ -29,7 +31,7 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--calibrate",
         metavar="DATA",
-        help="labelled pictures to fit the confidence to (default: the run's own validation)",
+        help="labelled pictures to fit the confidence to (default: as exported, or by the run's own validation)",
     )
     verb.add_argument("--max-batch", metavar="N", type=int, help="pictures computed together (default 32)")
     verb.add_argument("--batch-wait", metavar="MS", type=float, help="the longest wait for company (default 5)")
@@ -107,9 +109,7 @@ class Opening:
         """All of it, ready for use."""
         import torch  # noqa: PLC0415
 
-        from vitrail.cli.serving_calibration import calibrated, validated  # noqa: PLC0415
         from vitrail.cli.serving_explain import SaliencyExplainer  # noqa: PLC0415
-        from vitrail.deploy.calibration import Calibration  # noqa: PLC0415
         from vitrail.deploy.engine import is_artefact, open_engine  # noqa: PLC0415
         from vitrail.deploy.serve_model import Served  # noqa: PLC0415
         from vitrail.training.trained import open_trained  # noqa: PLC0415
@@ -122,8 +122,14 @@ class Opening:
         explainer = None if source is None else SaliencyExplainer(open_trained(source))
         if explainer is not None and explainer.trained.task.classes != engine.labels:
             raise ConfigError(f"{source} cannot explain {self.model}: their classes are not the same")
+        return Served(engine=engine, calibration=self._calibration(engine, source), explainer=explainer)
+
+    def _calibration(self, engine: "Engine", run: str | None) -> "Calibration":
+        """By the pictures that are named; else as the artefact says itself; else by the run's validation."""
+        from vitrail.cli.serving_calibration import calibrated, validated  # noqa: PLC0415
+
         if self.calibrate is not None:
-            calibration = calibrated(engine, self.calibrate)
-        else:
-            calibration = Calibration() if source is None else validated(engine, source)
-        return Served(engine=engine, calibration=calibration, explainer=explainer)
+            return calibrated(engine, self.calibrate)
+        if engine.card.calibration.images or run is None:
+            return engine.card.calibration
+        return validated(engine, run)

@@ -5,6 +5,7 @@ found is kept in the run's folder, so that the next worker, and the next start, 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ MOST = 2000  # pictures, spread evenly over what is there
 FILE = "calibration.json"  # in a run's folder
 _TOGETHER = 32
 
+Tell = Callable[[str, str], None]  # what happened, and why
+
 
 def calibrated(engine: Engine, data: str) -> Calibration:
     """The engine's confidence, fitted to labelled pictures."""
@@ -34,8 +37,12 @@ def calibrated(engine: Engine, data: str) -> Calibration:
     return _fitted(engine, open_whole(data, classes=engine.labels, multi_label=False))
 
 
-def validated(engine: Engine, run: str) -> Calibration:
-    """The same by what a run was validated on; none where that cannot be had, and the log says why."""
+def _logged(event: str, why: str) -> None:
+    log("warning", event, why=why)
+
+
+def validated(engine: Engine, run: str, *, tell: Tell = _logged) -> Calibration:
+    """The same by what a run was validated on; none where that cannot be had, and who is to `tell` hears why."""
     folder = find_packaged() if run == PACKAGED else Path(run)
     if not (folder / "run.json").is_file() or engine.card.multi_label:
         return Calibration()
@@ -48,11 +55,11 @@ def validated(engine: Engine, run: str) -> Calibration:
         if len(pictures) != best.get("images") or pictures.classes != engine.labels:
             raise DataError("its data are not those that it was validated on")
     except DataError as error:
-        log("warning", "not calibrated", run=run, why=str(error))
+        tell("not calibrated", f"{run}: {error}")
         return Calibration()
     found = _fitted(engine, pictures)
     if run != PACKAGED:  # a package is not written to
-        _keep(folder, identity, found)
+        _keep(folder, identity, found, tell)
     return found
 
 
@@ -60,7 +67,8 @@ def _validation(about: dict[str, Any]) -> Dataset:
     """The validation part of a run's data, chosen as training chose it; nothing is fetched from elsewhere."""
     source = about["source"]
     if source is None or source in KNOWN:
-        raise DataError(f"its data are {source or 'arrays without a name'}; name labelled pictures with --calibrate")
+        named = source or "arrays without a name"
+        raise DataError(f"its data are {named}; name labelled pictures with vitrail serve … --calibrate")
     return survey(source, val=about["val"], seed=about["recipe"]["seed"]).val
 
 
@@ -83,9 +91,9 @@ def _kept(folder: Path, identity: dict[str, Any]) -> Calibration | None:
         return None
 
 
-def _keep(folder: Path, identity: dict[str, Any], found: Calibration) -> None:
+def _keep(folder: Path, identity: dict[str, Any], found: Calibration, tell: Tell) -> None:
     """Writes it; a folder that cannot be written to is left as it is."""
     try:
         write_json(folder / FILE, {"of": identity, "calibration": asdict(found)})
     except CheckpointError as error:
-        log("warning", "the calibration is not kept", why=str(error))
+        tell("the calibration is not kept", str(error))

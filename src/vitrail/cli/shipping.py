@@ -12,6 +12,8 @@ from vitrail.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitrail.deploy.calibration import Calibration
+    from vitrail.deploy.card import Opened
     from vitrail.deploy.engine import Engine
     from vitrail.tasks.predict import Prediction
 
@@ -78,16 +80,28 @@ def export(options: argparse.Namespace) -> None:
     images, calibration = _pictures(options, run)
     certify = CertifyConfig(images=options.count, rounds=options.rounds)
     config = ShipConfig(targets=targets, force=options.force, certify=certify)
+    confidence, sentence = _confidence(opened, options.run)
     with busy(f"exporting {options.run} to {', '.join(targets)}"):
         told = {"licence": options.licence, "recipe": run.get("recipe")}
-        shipped = ship(opened, images, options.out, config, calibration=calibration, **told)
+        shipped = ship(opened, images, options.out, config, calibration=calibration, confidence=confidence, **told)
     shipped.report.print()
     for file in shipped.files:
         print(f"wrote {file} ({file_bytes(file) / 1e6:.1f} MB)")  # noqa: T201
-    print(f"certificate: {options.out / 'certificate.html'}")  # noqa: T201
+    print(f"certificate: {options.out / 'certificate.html'}\nconfidence: {sentence}")  # noqa: T201
     if shipped.refused:
         name, why = next(iter(shipped.refused.items()))
         raise DataError(f"{len(shipped.refused)} not written; {name}: {why}")
+
+
+def _confidence(opened: "Opened", run: str) -> "tuple[Calibration, str]":
+    """How sure the artefacts may sound, by what the run was validated on; and that in words, with what went wrong."""
+    from vitrail.cli.serving_calibration import validated  # noqa: PLC0415
+    from vitrail.deploy.engine import TorchEngine  # noqa: PLC0415
+
+    wrong: list[str] = []
+    with busy(f"fitting the confidence of {run} to its validation"):
+        found = validated(TorchEngine(run, opened), run, tell=lambda event, why: wrong.append(why))
+    return found, "; ".join((str(found), *wrong))
 
 
 def _pictures(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[Tensor], list[Tensor] | None]":

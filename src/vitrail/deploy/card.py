@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self
 
 from vitrail import __version__
 from vitrail.data.augment import AugmentConfig
+from vitrail.deploy.calibration import Calibration
 from vitrail.errors import CheckpointError
 from vitrail.models.registry import family_of
 from vitrail.tasks.task import Task
@@ -51,6 +52,7 @@ class Card:
     std: tuple[float, ...]
     multi_label: bool = False
     thresholds: tuple[float, ...] | None = None  # from which probability on a label is given
+    calibration: Calibration = Calibration()  # how sure it may sound, by the float32 model
     licence: str = "not stated"
     recipe: Mapping[str, Any] = field(default_factory=dict)
     precision: str = "float32"
@@ -61,7 +63,10 @@ class Card:
     version: str = __version__
 
     @classmethod
-    def of(cls, opened: Opened, *, licence: str | None = None, recipe: Mapping[str, Any] | None = None) -> Self:
+    def of(
+        cls, opened: Opened, *, calibration: Calibration | None = None, licence: str | None = None,
+        recipe: Mapping[str, Any] | None = None,
+    ) -> Self:  # fmt: skip
         """The card of a run or a checkpoint."""
         model = opened.task.backbone
         thresholds = getattr(opened.task, "thresholds", None)
@@ -75,6 +80,7 @@ class Card:
             std=_each(opened.augment.std, model.config.channels),
             multi_label=opened.multi_label,
             thresholds=None if thresholds is None else tuple(thresholds.tolist()),
+            calibration=calibration or Calibration(),
             licence=licence or "not stated",
             recipe=recipe or {},
         )
@@ -93,6 +99,7 @@ class Card:
             plain: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
             }
+            plain["calibration"] = Calibration(**plain.get("calibration", {}))
             return cls(**plain)
         except (ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{name} describes itself in a way that cannot be read: {error}") from error

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitrail.config import Config
+from vitrail.deploy.calibration import Calibration
 from vitrail.deploy.card import Card, Opened
 from vitrail.deploy.certificate import Certificate, CertifyConfig, at_size, certify
 from vitrail.deploy.engine import Engine, TorchEngine, open_engine
@@ -42,17 +43,18 @@ class Shipped:
 
 def ship(
     opened: Opened, images: Sequence[Tensor], out: Path, config: ShipConfig, *,
-    calibration: Sequence[Tensor] | None = None, licence: str | None = None, recipe: Mapping[str, Any] | None = None,
+    calibration: Sequence[Tensor] | None = None, confidence: Calibration | None = None, licence: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
 ) -> Shipped:  # fmt: skip
     """Exports a run, proves each artefact on real images uint8 C H W, and writes those that pass into a folder.
 
-    With `calibration`, other real images, there are artefacts in int8, too.
+    With `calibration`, other real images, there are artefacts in int8, too; `confidence` goes into their cards.
     """
     if not config.targets:
         raise ConfigError(f"nothing to export to; name some of {', '.join(TARGETS)}")
     out.mkdir(parents=True, exist_ok=True)
     reference = TorchEngine("eager", opened)
-    card = Card.of(opened, licence=licence, recipe=recipe)
+    card = Card.of(opened, calibration=confidence, licence=licence, recipe=recipe)
     with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
         work = Path(folder)
         made, refused, quantised = _make(reference, card, calibration, work, config)
