@@ -18,8 +18,8 @@ spec.loader.exec_module(benchmark)
 @pytest.mark.parametrize("train", [False, True])
 def test_every_mechanism_is_measured(train, monkeypatch):
     monkeypatch.setattr(benchmark, "SIDES", (4, 8))
-    results = benchmark.sweep("cpu", train=train, rounds=1, budget=60.0)
-    assert set(results) == {*AttentionConfig.kinds, "softmax, explicit"}
+    results = benchmark.sweep("cpu", train=train, rounds=1, budget=600.0)
+    assert set(results) == {*AttentionConfig.kinds, "softmax, explicit", "deformable, stride 2"}
     for points in results.values():
         assert list(points) == [16, 64]
         assert all(seconds > 0 and peak > 0 for seconds, peak in points.values())
