@@ -8,9 +8,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 import pytest
 import torch
 
-torch.set_num_threads(1)  # two workers on two cores: more threads would only wait for each other
-
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _start() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # two workers on two cores: more threads, left by an engine, would wait for each other

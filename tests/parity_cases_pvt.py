@@ -19,6 +19,8 @@ TIMM = {
     "mlp_ratios": (4, 2, 2, 2),
     "num_classes": 5,
 }
+# Grids of 60 x 60, 30 x 30, 15 x 15, 8 x 8: ratios of 8, 4 and 2 do not divide the first three.
+OFF = (240, 240)
 
 
 @torch.no_grad()
@@ -39,7 +41,7 @@ def levels(model: nn.Module, images: Tensor) -> Outputs:
     logits = model(images)
     for handle in handles:
         handle.remove()
-    grids = [(images.shape[2] // step, images.shape[3] // step) for step in (4, 8, 16, 32)]
+    grids = [(-(-images.shape[2] // step), -(-images.shape[3] // step)) for step in (4, 8, 16, 32)]
     tokens = [*found[1:-2:2], found[-2]]
     maps = [each.transpose(1, 2).unflatten(2, grid) for each, grid in zip(tokens, grids, strict=True)]
     return Outputs(getattr(logits, "logits", logits), [], found[-1], levels=maps)
@@ -59,6 +61,8 @@ CASES = [
     from_hf(
         "PvtV2ForImageClassification", "linear", image_size=(96, 64), run=levels, **HF | {"linear_attention": True}
     ),
+    from_hf("PvtV2ForImageClassification", "off size", image_size=OFF, run=levels, **HF),
     from_timm("pvt_v2_b2", image_size=(96, 64), run=levels, **TIMM),
+    from_timm("pvt_v2_b2", "off size", image_size=OFF, run=levels, **TIMM),
     from_timm("pvt_v2_b2_li", image_size=(256, 288), run=levels, in_chans=1, **TIMM),
 ]

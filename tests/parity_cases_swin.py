@@ -9,6 +9,8 @@ SMALL = {"num_classes": 7, "embed_dim": 8, "depths": (2, 2, 2, 2), "num_heads": 
 HF = {"num_labels": 7, "embed_dim": 8, "depths": [2, 2, 2, 2], "num_heads": [1, 2, 2, 4]}
 # Grids of 36 x 44, 18 x 22, 9 x 11, 5 x 6: windows of 3 do not fill them, and an odd edge is merged.
 OFF, THREE = (144, 176), {"window_size": 3}
+# A window is 5 now, where biases were learned in windows of 4, and of 3 in the last stage.
+TRAINED = {"window_size": 5, "pretrained_window_sizes": [4, 4, 4, 3]}
 # Grids of 24 x 16, 12 x 8, 6 x 4, 3 x 2: windows of 7 are cut to them in the end.
 CUT = (96, 64)
 
@@ -40,8 +42,10 @@ CASES = [
     from_timm("swinv2_tiny_window8_256", image_size=(256, 256), **SMALL),
     from_timm("swinv2_tiny_window16_256", "cut windows", image_size=(128, 128), img_size=128, **SMALL),
     from_timm("swinv2_tiny_window8_256", "off size", image_size=OFF, strict_img_size=False, **THREE, **SMALL),
+    from_timm("swinv2_base_window12to16_192to256", image_size=(256, 256), **SMALL),
     from_hf("SwinForImageClassification", image_size=(64, 64), run=stages, window_size=2, **HF),
     from_hf("SwinForImageClassification", "off size", image_size=OFF, run=stages, **THREE, **HF),
     from_hf("Swinv2ForImageClassification", "cut windows", run=stages, window_size=8, **HF),
     from_hf("Swinv2ForImageClassification", "off size", image_size=OFF, run=stages, **THREE, **HF),
+    from_hf("Swinv2ForImageClassification", "trained in other windows", run=stages, **TRAINED, **HF),
 ]

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from parity import Case, Outputs, randomise
 from peers import timm, transformers
 from timm.models._hub import save_for_hf
 from torch import Tensor, nn
+
+import vitrail
+from vitrail.models.registry import family_of
 
 
 def from_timm(
@@ -87,3 +91,9 @@ def family_cases() -> list[Case]:
     """Those that are no plain ViT's, which have tests of their own."""
     plain = {case.name for stem in ("timm", "hf") for case in importlib.import_module(f"parity_cases_{stem}").CASES}
     return [case for case in all_cases() if case.name not in plain]
+
+
+def family_name(case: Case, folder: Path) -> str:
+    """The family that vitrail finds in what the case has saved."""
+    with warnings.catch_warnings(action="ignore"):
+        return family_of(vitrail.load(folder, **case.load_options)).name

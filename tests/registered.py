@@ -137,6 +137,11 @@ def one_of_each_family() -> list[str]:
     return [next(iter(family.presets)) for family in FAMILIES.values()]
 
 
+def one_of_each_design() -> list[str]:
+    """One preset of every family, and those designs that share a family with another."""
+    return [*one_of_each_family(), "convformer_s18", "caformer_s18", "vit_small_r26_s32"]
+
+
 def tiny(name: str = "vit_tiny_patch16", **changes: Any) -> Backbone:
     """A shrunk model with random weights in evaluation mode; keywords change its config."""
     family, _ = resolve(name)

@@ -1,17 +1,28 @@
 """The house rules that a machine can check; each rule comes with a piece of bad code that it must catch."""
 
 import ast
+import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from textwrap import indent
+from typing import NamedTuple
 
 import pytest
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src"
 
-Package = dict[str, ast.Module]  # "vitrail.layers.rope" or "vitrail.layers.__init__" -> its syntax tree
+
+class Source(NamedTuple):
+    """A module as it is written, and as Python reads it."""
+
+    text: str
+    tree: ast.Module
+
+
+Package = dict[str, Source]  # by "vitrail.layers.rope" or "vitrail.layers.__init__"
 
 TOOLS = ("training", "explain", "compress", "lab", "deploy")
 BELOW = {  # folder -> the folders that it may import
@@ -27,7 +38,7 @@ BELOW = {  # folder -> the folders that it may import
     "__main__": ("cli",),
 }
 VAGUE = {"utils", "helpers", "common", "misc"}
-MAX_FILE, MAX_FUNCTION = 400, 50
+MAX_FILE, MAX_FUNCTION, MAX_TWICE = 400, 50, 6  # lines
 TESTED_ELSEWHERE = {  # stem of a module -> the test file that holds it
     "base": "test_attention_contract",
     "family": "test_registry",
@@ -39,10 +50,16 @@ TESTED_ELSEWHERE = {  # stem of a module -> the test file that holds it
 }
 
 
+def parsed(texts: Mapping[str, str]) -> Package:
+    """The modules of a house, from the text of each."""
+    return {name: Source(text, ast.parse(text)) for name, text in texts.items()}
+
+
+@functools.cache
 def package() -> Package:
-    """Every module of vitrail, parsed."""
+    """Every module of vitrail, read and parsed once."""
     files = sorted((SOURCE / "vitrail").rglob("*.py"))
-    return {".".join(file.relative_to(SOURCE).with_suffix("").parts): ast.parse(file.read_text()) for file in files}
+    return parsed({".".join(file.relative_to(SOURCE).with_suffix("").parts): file.read_text() for file in files})
 
 
 def imports(name: str, tree: ast.AST, known: Package) -> set[str]:
@@ -79,7 +96,7 @@ def folder(module: str) -> str:
 def imports_go_down(modules: Package) -> Iterator[str]:
     """A folder imports only folders below it; modules at the top level import no folder; none uses the front door."""
     folders = {folder(name) for name in modules if name.count(".") > 1} | set(BELOW)
-    for name, tree in modules.items():
+    for name, (_, tree) in modules.items():
         here = folder(name)
         if name == "vitrail.__init__":
             continue
@@ -95,7 +112,7 @@ def imports_go_down(modules: Package) -> Iterator[str]:
 
 def imports_have_no_cycle(modules: Package) -> Iterator[str]:
     """No module leads back to itself, not even by a late import."""
-    graph = {name: imports(name, tree, modules) for name, tree in modules.items() if name != "vitrail.__init__"}
+    graph = {name: imports(name, tree, modules) for name, (_, tree) in modules.items() if name != "vitrail.__init__"}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -104,7 +121,7 @@ def imports_have_no_cycle(modules: Package) -> Iterator[str]:
 
 def the_front_door_is_lazy(modules: Package) -> Iterator[str]:
     """`import vitrail` loads no other module of it: imports stand under TYPE_CHECKING, or come on first use."""
-    for node in modules["vitrail.__init__"].body:
+    for node in modules["vitrail.__init__"].tree.body:
         if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             for target in imports("vitrail.__init__", node, modules):
                 yield f"vitrail.__init__ imports {target}"
@@ -112,7 +129,7 @@ def the_front_door_is_lazy(modules: Package) -> Iterator[str]:
 
 def files_are_short(modules: Package) -> Iterator[str]:
     """A file has at most 400 lines."""
-    for name, tree in modules.items():
+    for name, (_, tree) in modules.items():
         lines = max((node.end_lineno for node in tree.body), default=0)
         if lines > MAX_FILE:
             yield f"{name} has {lines} lines"
@@ -120,7 +137,7 @@ def files_are_short(modules: Package) -> Iterator[str]:
 
 def functions_are_short(modules: Package) -> Iterator[str]:
     """A function has at most 50 lines, what is nested in it included."""
-    for name, tree in modules.items():
+    for name, (_, tree) in modules.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
@@ -140,7 +157,7 @@ def public_things_are_told(modules: Package) -> Iterator[str]:
                 if named and not child.name.startswith("_"):
                     yield from untold(child, f"{path}.{child.name}")
 
-    for name, tree in modules.items():
+    for name, (_, tree) in modules.items():
         yield from untold(tree, name)
 
 
@@ -154,7 +171,7 @@ def names_say_something(modules: Package) -> Iterator[str]:
 
 def errors_are_not_swallowed(modules: Package) -> Iterator[str]:
     """No handler catches everything and does nothing."""
-    for name, tree in modules.items():
+    for name, (_, tree) in modules.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ExceptHandler):
                 broad = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
@@ -165,6 +182,35 @@ def errors_are_not_swallowed(modules: Package) -> Iterator[str]:
 
 def _is_dots(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def nothing_is_written_twice(modules: Package) -> Iterator[str]:
+    """No more than six lines in a row stand in two places, however they are indented: the copy becomes a layer."""
+    first: dict[tuple[str, ...], str] = {}
+    for name, source in modules.items():
+        lines = telling_lines(source)
+        for start, (number, _) in enumerate(lines[: len(lines) - MAX_TWICE]):
+            run = tuple(line for _, line in lines[start : start + MAX_TWICE + 1])
+            here = f"{name}:{number}"
+            there = first.setdefault(run, here)
+            if there != here:
+                yield f"{here} repeats {there}"
+
+
+def telling_lines(source: Source) -> list[tuple[int, str]]:
+    """The lines that do something, by number: no imports, strings that stand alone, comments, or lone brackets."""
+    silent = {
+        number
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.stmt) and _is_dots(node))
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    numbered = enumerate(map(str.strip, source.text.splitlines()), start=1)
+    return [
+        (number, line)
+        for number, line in numbered
+        if number not in silent and not line.startswith("#") and any(map(str.isalnum, line))
+    ]
 
 
 def source_is_mirrored(modules: Package) -> Iterator[str]:
@@ -188,6 +234,7 @@ RULES: list[Rule] = [
     public_things_are_told,
     names_say_something,
     errors_are_not_swallowed,
+    nothing_is_written_twice,
     source_is_mirrored,
 ]
 
@@ -206,6 +253,7 @@ HOUSE = {  # a small house that keeps every rule
     "vitrail.models.vit": '"""A."""\nfrom vitrail.layers import rope\n\n\ndef _hidden():\n    pass\n',
 }
 LONG = '"""A."""\n\n\ndef f():\n    """A."""\n\n    def g():\n' + "        x = 1\n" * 47
+SEVEN = "a = 1\nb = (\n    2\n)\n\n# why\nc = 3\nd = 4\ne = 5\nf = 6\n"  # with "b = (" and "2"
 BAD: list[tuple[Rule, str, str, str]] = [
     (imports_go_down, "vitrail.layers.rope", "import vitrail.models.vit", "layers.rope imports vitrail.models.vit"),
     (imports_go_down, "vitrail.layers.rope", "from vitrail.models.vit import ViT", "imports vitrail.models.vit"),
@@ -236,21 +284,32 @@ BAD: list[tuple[Rule, str, str, str]] = [
     (names_say_something, "vitrail.layers.types", "", "types is no name"),
     (errors_are_not_swallowed, "vitrail.layers.rope", "try:\n    x\nexcept Exception:\n    pass", "rope:3 swallows"),
     (errors_are_not_swallowed, "vitrail.layers.rope", "try:\n    x\nexcept:\n    ...", "rope:3 swallows"),
+    (
+        nothing_is_written_twice,
+        "vitrail.models.vit",
+        SEVEN + "g = 7\n" + SEVEN,
+        "models.vit:12 repeats vitrail.models.vit:1",
+    ),
+    (nothing_is_written_twice, "vitrail.models.vit", "if x:\n" + indent(SEVEN, "  "), "repeats vitrail.models.vit:2"),
     (source_is_mirrored, "vitrail.layers.untested_thing", "", "untested_thing has no test file"),
 ]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_lets_a_good_house_stand(rule: Rule) -> None:
-    assert list(rule({name: ast.parse(text) for name, text in HOUSE.items()})) == []
+    assert list(rule(parsed(HOUSE))) == []
 
 
 @pytest.mark.parametrize(("rule", "module", "text", "message"), BAD)
 def test_rule_can_fail(rule: Rule, module: str, text: str, message: str) -> None:
-    others = {"vitrail.cli": "", "vitrail.tasks.mae": "", "vitrail.lab.seeds": ""}
-    house = {name: ast.parse(source) for name, source in (HOUSE | others | {module: text}).items()}
-    found = list(rule(house))
+    others = {"vitrail.cli": "", "vitrail.tasks.mae": "", "vitrail.lab.seeds": SEVEN}
+    found = list(rule(parsed(HOUSE | others | {module: text})))
     assert any(message in violation for violation in found), found
+
+
+def test_six_lines_and_what_says_nothing_may_stand_twice() -> None:
+    six = '"""A."""\nimport os\nfrom os import (\n    path,\n)\n' + SEVEN.removesuffix("f = 6\n")
+    assert list(nothing_is_written_twice(parsed({"vitrail.config": six, "vitrail.errors": six}))) == []
 
 
 def test_every_rule_has_bad_code() -> None:

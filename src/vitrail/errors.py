@@ -72,5 +72,5 @@ def nearest(name: str, options: Iterable[str]) -> str:
     known = sorted(options)
     if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean {close[0]!r}?"
-    shown = known if len(known) <= 12 else [*known[:12], "..."]
+    shown = known if len(known) <= 20 else [*known[:20], "..."]
     return "known: " + ", ".join(shown)

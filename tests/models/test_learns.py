@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from registered import one_of_each_family, shrunk
+from registered import one_of_each_design, shrunk
 from torch import Tensor
 
 from vitrail.config import apply
@@ -21,7 +21,7 @@ def pictures() -> tuple[Tensor, Tensor]:
     return F.pad(images, (2, 2, 2, 2), value=-1.0), data.labels[:256]
 
 
-@pytest.mark.parametrize("name", one_of_each_family())
+@pytest.mark.parametrize("name", one_of_each_design())
 def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
     images, labels = pictures
     family, _ = resolve(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from registered import image_size, one_of_each_family, option_sets, pictures, tiny
+from registered import image_size, one_of_each_design, one_of_each_family, option_sets, pictures, tiny
 
 from vitrail.config import from_dict, to_dict
 from vitrail.errors import InputError, Unsupported
@@ -16,8 +16,17 @@ from vitrail.models.backbone import Backbone, Features
 from vitrail.models.registry import FAMILIES, build, list_models, presets, resolve
 
 every_name = pytest.mark.parametrize("name", list_models())
-every_option_set = pytest.mark.parametrize("name", option_sets())
+OPTION_SETS = list(option_sets())
+every_option_set = pytest.mark.parametrize("name", OPTION_SETS)
 every_family = pytest.mark.parametrize("name", one_of_each_family())
+every_design = pytest.mark.parametrize("name", one_of_each_design())
+TIED = {"mixer"}  # families whose weights belong to one grid: another size is another model
+
+
+def is_tied(name: str) -> bool:
+    return resolve(name)[0].name in TIED
+
+
 # One model of tokens, one of stages with windows, one of convolutions: for what is slow and differs little otherwise.
 a_few = pytest.mark.parametrize("name", ["vit_tiny_patch16", "swin_tiny_patch4_window7", "resnet18"])
 
@@ -140,13 +149,19 @@ def test_bfloat16_is_near_float32(name):
     torch.testing.assert_close(mixed.float(), expected, atol=0.1 * expected.abs().max().item(), rtol=0.1)
 
 
-@every_option_set
+@pytest.mark.parametrize("name", [name for name in OPTION_SETS if is_tied(name)])
+def test_weights_of_one_grid_do_not_move(name):
+    with pytest.raises(Unsupported, match="dynamic_size"):
+        tiny(name, dynamic_size=True)
+    model = tiny(name)
+    with pytest.raises(InputError, match="build another model"):
+        model.resize(image_size(model.config, (4, 5)))
+
+
+@pytest.mark.parametrize("name", [name for name in OPTION_SETS if not is_tied(name)])
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_dynamic_size_is_a_resized_copy(name):
-    try:
-        model = tiny(name, dynamic_size=True)
-    except Unsupported as error:  # weights that belong to one grid and cannot move
-        pytest.skip(str(error))
+    model = tiny(name, dynamic_size=True)
     for grid in ((2, 5), (4, 4)):
         size = image_size(model.config, grid)
         images = torch.randn(2, model.config.channels, *size)
@@ -185,16 +200,14 @@ def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
 ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 
 
-@every_family
+@every_design
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_compiles_and_exports_at_two_sizes(name):
     model = tiny(name)
     compiles(model, pictures(model))
-    exports(model, pictures(model), **ANY_BATCH)
-    try:
-        model.resize(image_size(model.config, (4, 5)))
-    except InputError:  # weights that belong to one grid: the other size is another model
-        model = tiny(name, image_size=image_size(model.config, (4, 5)))
+    exports(model, pictures(model))
+    other = image_size(model.config, (4, 5))
+    model = tiny(name, image_size=other) if is_tied(name) else model.resize(other)
     compiles(model, pictures(model))
     exports(model, pictures(model))
 
@@ -208,9 +221,10 @@ def test_every_option_compiles_and_exports(name):
 
 
 @a_few
-def test_exports_strictly(name):
+def test_exports_strictly_and_with_any_batch(name):
     model = tiny(name)
-    exports(model, pictures(model), strict=True)
+    exports(model, pictures(model), **ANY_BATCH, strict=True)
+    exports(model, pictures(model), **ANY_BATCH)
 
 
 @a_few

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from published import Published, check_published
-from registered import tiny
+from registered import randomise, tiny
 
 from vitrail.errors import ConfigError, InputError
+from vitrail.layers.attention import Site
 from vitrail.layers.conv_mlp import ConvMLP
+from vitrail.models.pvt import CutReductionConfig
 from vitrail.models.registry import create
 
 PAPER, TIMM = "arXiv:2102.12122, table 2", "timm 1.0, results/benchmark-infer-*.csv"
@@ -46,6 +48,17 @@ def test_the_second_version_has_no_positions_and_takes_any_size():
     for size in ((33, 70), (8, 8)):
         features = model.features(torch.randn(1, 3, *size))
         assert [level.shape[2:] for level in features.pyramid] == list(model.config.grids(size))
+
+
+def test_what_the_ratio_leaves_over_is_in_no_key():
+    layer = randomise(CutReductionConfig(ratio=4).build(Site(dim=8, num_heads=2, grid=(3, 9)))).double()
+    tokens = torch.randn(1, 3 * 9, 8, dtype=torch.float64)
+    _, keys, _ = layer.read(tokens, (3, 9))
+    assert keys.shape[2] == 1 * 2  # three rows are filled up to one key, of nine columns the last is left over
+    weights = layer.weights(tokens, (3, 9))
+    received = weights.unflatten(3, (3, 9)).sum(dim=(0, 1, 2))
+    assert torch.equal(received > 0, torch.tensor([True] * 8 + [False]).expand(3, -1))
+    torch.testing.assert_close(layer.joined(weights @ layer.contents(tokens, (3, 9))), layer(tokens, (3, 9)))
 
 
 def test_the_linear_kind_has_as_many_keys_at_any_size():

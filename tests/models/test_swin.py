@@ -8,8 +8,9 @@ from published import Published, check_published
 from registered import pictures, tiny
 
 import vitrail
+from vitrail.config import apply
 from vitrail.errors import ConfigError, InputError, ResampledNotice
-from vitrail.layers.attention import WindowAttention
+from vitrail.layers.attention import Site, WindowAttention
 from vitrail.models.registry import resolve
 
 # Parameters and multiply-accumulates by timm's table of results (results-imagenet.csv and model cards); the papers
@@ -21,6 +22,8 @@ PUBLISHED = {
     "swin_base_patch4_window12": Published(87.90, 47.19, "timm"),
     "swinv2_tiny_window8": Published(28.35, 5.96, "timm"),
     "swinv2_tiny_window16": Published(28.35, 6.68, "timm"),
+    "swinv2_base_window12to16_192to256": Published(87.92, 22.02, "timm"),
+    "swinv2_base_window12to24_192to384": Published(87.92, 55.25, "timm"),
 }
 
 
@@ -79,6 +82,23 @@ def test_version_two_moves_to_another_size_without_resampling():
     assert model(pictures(model)).shape == (2, 5)
 
 
+def test_version_two_keeps_its_biases_where_windows_change(tmp_path):
+    model = tiny("swinv2_tiny_window8", image_size=(128, 128), attention={"size": 4})  # 16, 8, 4, 2: the last is cut
+    images = torch.randn(1, 3, 64, 192)
+    expected = model(images)
+    model.resize((64, 192))
+    assert model.config.trained_windows == ((4, 4), (4, 4), (4, 4), (2, 2))
+    torch.testing.assert_close(model(images), expected)
+    vitrail.save(model, tmp_path)
+    torch.testing.assert_close(vitrail.load(tmp_path)(images), expected)
+    assert model.resize((128, 128)).config.trained_windows == ((4, 4), (4, 4), (4, 4), (2, 2))
+
+
+def test_version_two_has_one_trained_window_a_stage():
+    with pytest.raises(ConfigError, match="trained_windows has 2 windows, depths 4 numbers"):
+        vitrail.create("swinv2_tiny_window8", trained_windows=(8, 8))
+
+
 def test_version_two_begins_with_branches_that_do_nothing():
     model = vitrail.create("swinv2_tiny_window8", dims=(8, 16, 24, 32), num_heads=(1, 2, 2, 4), image_size=64)
     images = torch.randn(1, 3, 64, 64)
@@ -93,12 +113,28 @@ def test_any_attention_stands_in_the_stages():
     assert model(pictures(model)).shape == (2, 5)
 
 
+def far(name, **options):
+    """Whether patches farther apart than a window attend to each other: a grid of 16 x 16, shifted windows of 7."""
+    config = apply(resolve(name)[1].attention, {"size": 7} | options)
+    attention = config.build(Site(dim=8, num_heads=1, grid=(16, 16), block=1))
+    assert attention.windows((16, 16)).shift == (3, 3)
+    places = torch.cartesian_prod(torch.arange(16), torch.arange(16))
+    apart = (places[:, None] - places).abs().amax(dim=2) >= 7
+    return bool((attention.weights(torch.randn(1, 256, 8), (16, 16))[0, 0][apart] > 0).any())
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7", "swinv2_tiny_window8"])
+def test_opposite_edges_of_the_image_do_not_meet(name):
+    assert not far(name)
+    assert far(name, padding="after_shift")  # as in timm's
+
+
 def test_attention_maps_on_grids_that_windows_do_not_fill():
     tokens, grid = torch.randn(1, 80, 16), (8, 10)
-    seen = tiny("swin_tiny_patch4_window7", attention={"size": 7}).stages[0].blocks[0].attention
-    assert seen.weights(tokens, grid)[0, 0, -1].sum() < 1
-    masked = tiny("swin_tiny_patch4_window7", attention={"size": 7, "padding": "masked"}).stages[0].blocks[0].attention
+    masked = tiny("swin_tiny_patch4_window7", attention={"size": 7}).stages[0].blocks[0].attention
     torch.testing.assert_close(masked.weights(tokens, grid).sum(dim=-1), torch.ones(1, 1, 80))
+    seen = tiny("swin_tiny_patch4_window7", attention={"size": 7, "padding": "after_shift"}).stages[0].blocks[0]
+    assert seen.attention.weights(tokens, grid)[0, 0, -1].sum() < 1
 
 
 def test_heads_must_be_one_number_a_stage():

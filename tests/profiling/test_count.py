@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from counted import NAMES, PLAIN, SMALL, VARIANTS, framework_macs, kept, really_kept, rows, small
+from registered import one_of_each_design
 
 import vitrail
 from vitrail.errors import ConfigError
@@ -32,9 +33,12 @@ def test_published_macs():
     assert cost("vit_base_patch16").macs / 1e9 == pytest.approx(17.56, abs=0.05)  # with attention's own products
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = one_of_each_design()  # the framework counts slowly
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in NAMES])
 def test_macs_equal_the_framework_count(name):
-    # Two blocks are like all others, and the framework counts slowly.
+    # Two blocks are like all others.
     model = sketch(name, depth=2) if name in PLAIN else sketch(name)
     assert cost(model).macs == framework_macs(model)
 

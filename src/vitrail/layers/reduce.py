@@ -223,7 +223,7 @@ class Pruning(Reduction):
         left = [prefix, pick(others, staying)]
         if self.config.fuse:
             left.append((pick(others, leaving) * looks.gather(1, leaving)[..., None]).sum(dim=1, keepdim=True))
-        places = torch.arange(self.num_prefix + stay, device=tokens.device).expand(len(tokens), -1)
+        places = torch.arange(self.num_prefix + stay, device=tokens.device).expand(tokens.shape[0], -1)
         moved = torch.full_like(order, -1).scatter(1, staying, places[:, self.num_prefix :])
         return block.feed(torch.cat(left, dim=1), grid), before, torch.cat([places[:, : self.num_prefix], moved], dim=1)
 
@@ -264,13 +264,13 @@ def match(features: Tensor, amount: int, *, num_prefix: int) -> Tensor:
     of_first = of_first.scatter(1, leaving, of_second[partner.gather(1, leaving)])
     woven = torch.arange(firsts + seconds, device=features.device)
     woven = woven // 2 + firsts * (woven % 2)  # token 2 i is the i-th of the first set, 2 i + 1 of the second
-    return torch.cat([of_first, of_second.expand(len(order), -1)], dim=1)[:, woven]
+    return torch.cat([of_first, of_second.expand(order.shape[0], -1)], dim=1)[:, woven]
 
 
 def merge(tokens: Tensor, sizes: Tensor, moved: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The mean of all tokens that go to one place, weighted by their sizes: B T D, B T -> B count D, B count."""
     weighted = tokens * sizes[..., None]
-    total = weighted.new_zeros(len(tokens), count, tokens.shape[2])
+    total = weighted.new_zeros(tokens.shape[0], count, tokens.shape[2])
     total = total.scatter_add(1, moved[..., None].expand_as(weighted), weighted)
-    sizes = sizes.new_zeros(len(sizes), count).scatter_add(1, moved, sizes)
+    sizes = sizes.new_zeros(sizes.shape[0], count).scatter_add(1, moved, sizes)
     return (total / sizes[..., None]).to(tokens.dtype), sizes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import Config, Count, CountFromZero, apply
-from vitrail.errors import ConfigError, InputError, ResampledNotice
+from vitrail.errors import ConfigError, InputError, ResampledNotice, Unsupported
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded
 from vitrail.layers.stage import to_map
@@ -164,6 +164,12 @@ class Backbone(nn.Module):
             if isinstance(module, Gridded):
                 module.reset_tables(next(self.parameters()))
         return result
+
+    def fuse(self) -> Self:
+        """Folds norms and branches into plain layers for inference, where a family is made for it; others say so."""
+        raise Unsupported(
+            f"{type(self).__name__} has no form of its own for inference: use it as it is, without fuse()"
+        )
 
     def resize(self, image_size: int | tuple[int, int]) -> Self:
         """Moves the model, in place, to another image size: resamples positions and says so."""

@@ -19,6 +19,7 @@ from vitrail.models.backbone import Features
 from vitrail.models.family import Family, Preset
 from vitrail.models.fused import FusedConfig, FusedStaged
 from vitrail.models.initialise import initialise, initialise_convolutions
+from vitrail.models.staged import check_heads
 
 Mixer = Literal["rep", "attention"]
 
@@ -43,6 +44,7 @@ class FastViTConfig(FusedConfig):
         for before, after in zip(self.dims, self.dims[1:], strict=False):
             if after % before:
                 raise ConfigError(f"dims: {after} is no multiple of the width before it, {before}")
+        check_heads(self.dims, self.mixers, head_dim=self.head_dim)
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level: a quarter of the image, then half of the level before, rounded up."""

@@ -22,7 +22,7 @@ from vitrail.layers.token_mixer import PoolMixer, SepConvMixer
 from vitrail.models.backbone import Features
 from vitrail.models.family import Family, Preset
 from vitrail.models.initialise import initialise, initialise_convolutions
-from vitrail.models.staged import Staged, StagedConfig
+from vitrail.models.staged import Staged, StagedConfig, check_heads
 
 Mixer = Literal["pool", "conv", "attention"]
 STEM, DOWNSAMPLE = Window(7, 4, 2), Window(3, 2, 1)
@@ -55,6 +55,7 @@ class MetaFormerConfig(StagedConfig):
         for name, each in (("mixers", self.mixers), ("res_scale", self.res_scale)):
             if len(each) != len(self.depths):
                 raise ConfigError(f"{name} has {len(each)} entries, depths {len(self.depths)}; each is one a stage")
+        check_heads(self.dims, self.mixers, head_dim=self.head_dim)
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level: a quarter of the image, then half of the level before, rounded up."""

@@ -20,6 +20,13 @@ from vitrail.models.pyramid import Pyramid, PyramidConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class CutReductionConfig(ReductionConfig):
+    """Reduction that leaves out the rows and columns which `ratio` leaves over, as published models have learned it."""
+
+    cut = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReducedConfig(PyramidConfig):
     """What both versions have: `reductions` says how many times smaller the map of keys is, in each direction.
 
@@ -31,7 +38,7 @@ class ReducedConfig(PyramidConfig):
 
     def attention(self, stage: int) -> ReductionConfig:
         """The attention of a stage."""
-        return ReductionConfig(ratio=self.reductions[stage], norm=self.embed_norm)
+        return CutReductionConfig(ratio=self.reductions[stage], norm=self.embed_norm)
 
 
 @dataclass(frozen=True, kw_only=True)

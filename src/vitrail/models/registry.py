@@ -98,7 +98,7 @@ def resolve(name: str) -> tuple[Family, BackboneConfig]:
     """The family and config behind a name of ours or of timm's."""
     found = _named(name)
     if found is None:
-        raise ConfigError(f"there is no model {name!r}; {nearest(name, presets())}")
+        raise ConfigError(f"there is no model {name!r}; {nearest(name.lower(), presets())}")
     return found
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from vitrail.config import Count
+from vitrail.errors import ConfigError
 from vitrail.layers.conv import ConvNorm, ResidualBlock, coarsened
 from vitrail.layers.patch import Grid
 from vitrail.layers.residual import linear_ramp
@@ -25,6 +26,14 @@ class ResNetConfig(StagedConfig):
     stem_dim: Count = 64
     bottleneck: bool = True
     zero_init_last: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses widths that a bottleneck cannot take a quarter of."""
+        super().__post_init__()
+        if self.bottleneck and (wrong := [dim for dim in self.dims if dim % 4]):
+            raise ConfigError(
+                f"dims has {wrong[0]}; a bottleneck is a quarter as wide, so each must be a multiple of 4"
+            )
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level for an image size, fine to coarse: strides 4, 8, 16, 32."""

@@ -35,6 +35,13 @@ class StagedConfig(BackboneConfig):
                 raise ConfigError(f"{name} has {len(each)} numbers, depths {len(self.depths)}; each is one a stage")
 
 
+def check_heads(dims: Sequence[int], mixers: Sequence[str], *, head_dim: int) -> None:
+    """Refuses heads of a width that does not divide that of each stage whose mixer is attention."""
+    for dim, mixer in zip(dims, mixers, strict=True):
+        if mixer == "attention" and dim % head_dim:
+            raise ConfigError(f"head_dim is {head_dim}; it must divide {dim}, the width of a stage with attention")
+
+
 class Staged(Backbone):
     """Images pass a stem and stages; the last map is normalised, pooled and classified.
 

@@ -24,14 +24,14 @@ from vitrail.models.staged import Staged, StagedConfig
 class SwinConfig(StagedConfig):
     """Widths, blocks and heads of each stage, and what a block is made of.
 
-    On grids that windows do not fill, the padding is seen, as it is by timm's models of these names;
-    `attention={"padding": "masked"}` hides it.
+    On grids that windows do not fill, padding is masked. A model that was read from timm's or Hugging Face's weights
+    sees it, as theirs do: `attention.padding` says so.
     """
 
     num_heads: tuple[Count, ...]
     dynamic_size: bool = True
     patch: PatchConfig = LinearPatchConfig(size=(4, 4))
-    attention: AttentionConfig = WindowConfig(padding="after_shift")
+    attention: AttentionConfig = WindowConfig()
     mlp: MLPConfig = GeluMLPConfig()
     norm: NormConfig = LayerNormConfig(eps=1e-5)
     norm_placement: NormPlacement = "pre"
@@ -41,6 +41,10 @@ class SwinConfig(StagedConfig):
         """The grid of each level for an image size, fine to coarse, or an error that names a size that fits."""
         first = self.patch.grid(image_size)
         return tuple(coarsened(first, 2**level) for level in range(len(self.depths)))
+
+    def attention_at(self, level: int) -> AttentionConfig:
+        """The attention of one stage."""
+        return self.attention
 
 
 class Swin(Staged):
@@ -70,7 +74,7 @@ class Swin(Staged):
         blocks = [
             Block(
                 site._replace(block=index),
-                attention=config.attention,
+                attention=config.attention_at(level),
                 mlp=config.mlp,
                 norm_placement=config.norm_placement,
                 drop_path=rate,
@@ -91,7 +95,7 @@ def _size(name: str, dim: int, depths: tuple[int, ...], *, heads: int, window: i
             dims=(dim, 2 * dim, 4 * dim, 8 * dim),
             depths=depths,
             num_heads=(heads, 2 * heads, 4 * heads, 8 * heads),
-            attention=WindowConfig(size=(window, window), padding="after_shift"),
+            attention=WindowConfig(size=(window, window)),
         ),
         weights=f"timm swin_{name}_patch4_window{window}_{pixels}.*; "
         f"hf microsoft/swin-{name}-patch4-window{window}-{pixels}",

@@ -20,6 +20,8 @@ from vitrail.models.registry import FAMILIES, build, create, resolve
 # What a peer's models have and our presets, which are another's, have not.
 THEIRS = {
     "hf efficientnet": {"pad_after": (True, True, False, True, True), "eps": 1e-3},
+    "timm swin": {"attention": {"padding": "after_shift"}},
+    "timm swin_v2": {"attention": {"padding": "after_shift"}},
     "hf swin": {"attention": {"padding": "before_shift"}},
     "hf swin_v2": {"attention": {"padding": "before_shift"}},
 }
@@ -51,6 +53,17 @@ def test_without_a_config_the_model_must_be_named(translation: Translation) -> N
         translation.read(Weights(path=Path("x"), tensors={}, metadata={}), None)
 
 
+def test_an_architecture_that_is_no_preset_is_named() -> None:
+    translation = next(each for each in TRANSLATIONS if each.name == "timm swin")
+    beside = {"architecture": "swin_giant_patch4_window7_224"}
+    weights = Weights(path=Path("x"), tensors={}, metadata={}, config=beside)
+    message = (
+        r"says 'swin_giant_patch4_window7_224', which is no swin preset .* mean 'swin_tiny_patch4_window7'\?\); name"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        translation.read(weights, None)
+
+
 @every_translation
 def test_what_is_written_is_read_back(translation: Translation, tmp_path: Path) -> None:
     family = FAMILIES[translation.family]
@@ -72,6 +85,17 @@ def test_timm_builds_what_is_written(name: str, tmp_path: Path) -> None:
     vitrail.convert(tmp_path / "ours", tmp_path / "theirs", to="timm")
     theirs = timm.create_model(f"local-dir:{tmp_path / 'theirs'}", pretrained=True).eval()
     images = torch.randn(2, 1, 64, 64)
+    expected = model(images)
+    torch.testing.assert_close(theirs(images), expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
+
+
+def test_timm_builds_a_swin_that_moved_and_pads_nothing(tmp_path: Path) -> None:
+    model = randomise(create("swinv2_tiny_window8", num_classes=7)).resize(128)
+    assert model.config.trained_windows == ((8, 8),) * 4
+    vitrail.save(model, tmp_path / "ours")
+    vitrail.convert(tmp_path / "ours", tmp_path / "theirs", to="timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'theirs'}", pretrained=True).eval()
+    images = torch.randn(1, 3, 128, 128)
     expected = model(images)
     torch.testing.assert_close(theirs(images), expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
 
@@ -116,6 +140,28 @@ def test_what_transformers_has_no_words_for_is_refused(name: str, changes: dict,
     translation = next(each for each in TRANSLATIONS if each.name == f"hf {family.name}")
     with pytest.raises(Unsupported, match=message):
         translation.describe(apply(config, changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("swin_tiny_patch4_window7", {"image_size": (64, 64)}, "timm's Swin pads these after it shifts them"),
+        ("swin_tiny_patch4_window7", {"attention": "softmax"}, "has windows in every block"),
+        ("swinv2_tiny_window8", {"trained_windows": (8, 8, 8, (8, 6))}, "trained in square windows"),
+    ],
+)
+def test_what_timm_has_no_words_for_is_refused(name: str, changes: dict, message: str) -> None:
+    family, config = resolve(name)
+    translation = next(each for each in TRANSLATIONS if each.name == f"timm {family.name}")
+    with pytest.raises(Unsupported, match=message):
+        translation.describe(apply(config, changes))
+
+
+def test_trained_windows_are_of_every_stage_or_none() -> None:
+    translation = next(each for each in TRANSLATIONS if each.name == "timm swin_v2")
+    beside = {"architecture": "swinv2_tiny_window8_256", "model_args": {"pretrained_window_sizes": [12, 12, 0, 0]}}
+    with pytest.raises(CheckpointError, match="one for each stage, or none"):
+        translation.read(Weights(path=Path("x"), tensors={}, metadata={}, config=beside), None)
 
 
 def test_timm_has_a_name_for_presets_alone() -> None:

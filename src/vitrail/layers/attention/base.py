@@ -1,7 +1,7 @@
 """The contract of every attention mechanism."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -26,7 +26,14 @@ class Site(NamedTuple):
 
 
 class AttentionConfig(Choice):
-    """Which attention mechanism a block uses."""
+    """Which attention mechanism a block uses.
+
+    `ordered`: it reads where tokens stand (windows, convolutions, learned maps over N); all others see a set.
+    `has_weights`: its layer can show the matrix of tokens by tokens, each row of which is a distribution.
+    """
+
+    ordered: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = True
 
     @abstractmethod
     def build(self, site: Site) -> "Attention":

@@ -23,6 +23,7 @@ class BiasedConfig(AttentionConfig, kind="biased"):
     Values are `value_ratio` times as wide as queries and keys, which are `head_dim` wide.
     """
 
+    ordered = True
     head_dim: Count | None = None
     value_ratio: Positive = 2.0
 

@@ -17,6 +17,7 @@ class BlockDiagonalConfig(AttentionConfig, kind="block_diagonal"):
     Prefix tokens, or an MLP that reads neighbours, carry what there is to tell from block to block.
     """
 
+    ordered = True
     size: tuple[Count, Count] = (7, 7)
 
     def build(self, site: Site) -> Attention:

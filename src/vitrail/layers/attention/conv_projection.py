@@ -21,6 +21,7 @@ class ConvProjectionConfig(AttentionConfig, kind="conv_projection"):
     `stride` is that of keys and values. Prefix tokens pass around the convolutions.
     """
 
+    ordered = True
     stride: Count = 2
 
     def build(self, site: Site) -> Attention:

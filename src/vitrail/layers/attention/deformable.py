@@ -25,6 +25,7 @@ class DeformableConfig(AttentionConfig, kind="deformable"):
     steps of that grid. `relative` adds a bias that is read, between its entries too, from a table of offsets.
     """
 
+    ordered = True
     groups: Count = 1
     stride: Count = 1
     kernel: Count = 3

@@ -20,6 +20,8 @@ class LinformerConfig(AttentionConfig, kind="linformer"):
     Both are learned; `shared`: E = F. Prefix tokens are seen as they are, beside the mixtures.
     """
 
+    ordered = True
+    has_weights = False
     length: Count = 64
     shared: bool = False
 

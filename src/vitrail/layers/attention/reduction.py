@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +27,13 @@ class ReductionConfig(AttentionConfig, kind="reduction"):
     `linear`: from means over 7 x 7 regions, then a 1 x 1 convolution and GELU, so that the cost grows as the number of
     tokens; `ratio` is not read then (PVT v2, arXiv:2106.13797). `norm` stands after the convolution, as the model's
     by default. Prefix tokens are keys beside the reduced ones.
+
+    A map that `ratio` does not divide is filled up with zeros, so that every patch is in a key; a family whose weights
+    were learned without what is left over says so by `cut`.
     """
 
+    ordered = True
+    cut: ClassVar[bool] = False
     ratio: Count = 2
     linear: bool = False
     norm: NormConfig | None = None
@@ -66,20 +72,16 @@ class ReducedKeys(MultiHead):
         return torch.cat([weights[..., :num_prefix], patches], dim=-1)
 
     def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The value of the key that stands for a patch, or the mean where several do: B P+N D -> B A P+N d."""
+        """The value of the key that stands for a patch, the mean where several do, else 0: B P+N D -> B A P+N d."""
         v = self.read(tokens, grid)[2]  # B A P+K d
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         share = torch.kron(_shares(self.spans(grid[0]), grid[0]), _shares(self.spans(grid[1]), grid[1])).T.to(v)  # N K
-        patches = share / share.sum(dim=1, keepdim=True) @ v[:, :, num_prefix:]
+        patches = F.normalize(share, p=1.0, dim=1) @ v[:, :, num_prefix:]
         return torch.cat([v[:, :, :num_prefix], patches], dim=2)
 
 
 class ReductionAttention(ReducedKeys):
-    """B P+N D -> B P+N D by K keys, where K is N / ratio^2, or 49 of the linear kind.
-
-    A map that `ratio` does not divide is filled up with zeros, so that every patch is in a key. (The published code
-    drops what is left over; sizes that divide agree.)
-    """
+    """B P+N D -> B P+N D by K keys, where K is N / ratio^2, or 49 of the linear kind."""
 
     maps = ("q", "kv")
     q: nn.Linear
@@ -87,7 +89,7 @@ class ReductionAttention(ReducedKeys):
 
     def __init__(self, config: ReductionConfig, site: Site) -> None:
         super().__init__(site)
-        self.scale, self.linear = self.head_dim**-0.5, config.linear
+        self.scale, self.linear, self.cut = self.head_dim**-0.5, config.linear, config.cut
         self.ratio = 1 if config.linear else config.ratio
         self.reduce: nn.Module | None = None
         self.norm: nn.Module | None = None
@@ -109,7 +111,8 @@ class ReductionAttention(ReducedKeys):
             maps = F.adaptive_avg_pool2d(maps, POOLED)
             reduced = F.gelu(self.norm(self.reduce(maps)))
         else:
-            maps = F.pad(maps, (0, -grid[1] % self.ratio, 0, -grid[0] % self.ratio))
+            rows, columns = (self.ratio * self.keys(length) for length in grid)
+            maps = F.pad(maps[:, :, :rows, :columns], (0, max(columns - grid[1], 0), 0, max(rows - grid[0], 0)))
             reduced = self.norm(self.reduce(maps))
         return torch.cat([tokens[:, :num_prefix], reduced], dim=1)
 
@@ -117,7 +120,11 @@ class ReductionAttention(ReducedKeys):
         """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
         if self.linear:
             return [(i * length // POOLED, -(-(i + 1) * length // POOLED)) for i in range(POOLED)]
-        return strided(length, self.ratio)
+        return strided(length, self.ratio)[: self.keys(length)]
+
+    def keys(self, length: int) -> int:
+        """How many rows of keys a map with so many rows has, one at least; columns likewise."""
+        return max(length // self.ratio, 1) if self.cut else -(-length // self.ratio)
 
 
 def strided(length: int, stride: int) -> Sequence[Span]:

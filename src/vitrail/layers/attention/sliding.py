@@ -17,6 +17,7 @@ TILE = 8  # queries a side: smaller tiles waste less work, larger ones do more a
 class SlidingConfig(AttentionConfig):
     """A window of `size` patches around each."""
 
+    ordered = True
     size: tuple[Count, Count] = (7, 7)
 
     def __post_init__(self) -> None:

@@ -25,15 +25,20 @@ class WindowConfig(AttentionConfig, kind="window"):
     of their offset by a small network (Swin v2, arXiv:2111.09883). `cosine` compares directions alone, by a learned
     scale (v2); `bias` "qv" leaves the keys without one. A grid that windows do not fill is padded with zeros:
     "masked" ones are not seen; otherwise they are, as in published models: added before the shift by the authors and
-    Hugging Face, after it by timm.
+    Hugging Face, after it by timm, where patches at one edge of the image then see some at the other.
+
+    `trained` is the window that a computed bias was learned in, where it is not the present one: it is the unit that
+    offsets are measured in, so that two patches have the same bias in windows of any size.
     """
 
+    ordered = True
     size: tuple[Count, Count] = (7, 7)
     shift: bool = True
     relative: Literal["table", "continuous"] = "table"
     cosine: bool = False
     bias: Literal["qkv", "qv", "none"] = "qkv"
     padding: Padding = "masked"
+    trained: tuple[Count, Count] | None = None
 
     def build(self, site: Site) -> Attention:
         """The layer for one block."""
@@ -129,7 +134,7 @@ class WindowAttention(MultiHead):
         self.relative: nn.Module = (
             TableBias(site.num_heads, size=config.size, grid=site.grid)
             if config.relative == "table"
-            else ContinuousBias(site.num_heads)
+            else ContinuousBias(site.num_heads, trained=config.trained)
         )
 
     def windows(self, grid: Grid) -> Windows:
@@ -259,14 +264,16 @@ class TableBias(Gridded):
 class ContinuousBias(nn.Module):
     """A bias A w w, computed from the logarithms of offsets, for windows of any size (Swin v2, arXiv:2111.09883)."""
 
-    def __init__(self, num_heads: int, *, hidden: int = 512) -> None:
+    def __init__(self, num_heads: int, *, trained: Grid | None = None, hidden: int = 512) -> None:
         super().__init__()
+        self.trained = trained
         self.fc1 = nn.Linear(2, hidden)
         self.fc2 = nn.Linear(hidden, num_heads, bias=False)
 
     def forward(self, window: Grid) -> Tensor:
         """The bias for windows of a size: A w w."""
-        table = self.fc2(F.relu(self.fc1(log_offsets(window).to(self.fc1.weight))))  # (2p-1)(2q-1) A
+        offsets = log_offsets(window, trained=self.trained or window).to(self.fc1.weight)
+        table = self.fc2(F.relu(self.fc1(offsets)))  # (2p-1)(2q-1) A
         bias = 16 * table.sigmoid()  # within reach of a softmax
         return bias[relative_index(window, 0).to(table.device)].permute(2, 0, 1)  # w w A -> A w w
 
@@ -276,8 +283,14 @@ def fitting(size: Grid, grid: Grid) -> Grid:
     return min(size[0], grid[0]), min(size[1], grid[1])
 
 
-def log_offsets(window: Grid) -> Tensor:
-    """Offsets (dy, dx) of two patches of a window, from -8 to 8, then their signed logarithms: (2p-1)(2q-1) 2."""
-    axes = [torch.arange(1 - length, length).float() / max(length - 1, 1) for length in window]
+def log_offsets(window: Grid, *, trained: Grid) -> Tensor:
+    """Offsets (dy, dx) of two patches of a window, then their signed logarithms: (2p-1)(2q-1) 2.
+
+    The farthest two patches of the window that was trained are 8 apart.
+    """
+    axes = [
+        torch.arange(1 - length, length).float() / max(unit - 1, 1)
+        for length, unit in zip(window, trained, strict=True)
+    ]
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1) * 8
     return offsets.sign() * (offsets.abs() + 1).log2() / 3

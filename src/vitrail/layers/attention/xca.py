@@ -15,6 +15,8 @@ from vitrail.layers.patch import Grid
 class XCAConfig(AttentionConfig, kind="xca"):
     """softmax(temperature * cos(q, k)) v for all d x d pairs of channels (El-Nouby et al. 2021, arXiv:2106.09681)."""
 
+    has_weights = False
+
     def build(self, site: Site) -> Attention:
         """The layer for one block."""
         return XCAttention(site)

@@ -1,11 +1,11 @@
 """How one peer keeps the models of one family: by which names, and how its config.json says which size it is."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitrail.config import apply
-from vitrail.errors import CheckpointError, Unsupported
+from vitrail.errors import CheckpointError, Unsupported, nearest
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, Rule, to_theirs
 from vitrail.models.checkpoint.files import Weights
@@ -26,7 +26,8 @@ class Translation:
     `marks` are names of tensors that this peer has for this family and for no other; `kind` is the `model_type` of
     Hugging Face's config.json. `options` gives our option, or a function from their value to changes of ours, for each
     entry of timm's model_args or of Hugging Face's config.json; None says that it changes nothing. `describe` is the
-    way back: what timm or Hugging Face must be told to build the same model, or Unsupported.
+    way back: what timm or Hugging Face must be told to build the same model, or Unsupported. `own` are options that
+    this peer's models have and our presets have not.
     """
 
     peer: Literal["timm", "hf", "torchvision", "authors"]
@@ -38,6 +39,7 @@ class Translation:
     kind: str = ""
     base: str = ""  # the preset that Hugging Face's defaults are those of
     ignored: str = r"(?!)"
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ class Translation:
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
         """The model behind the weights: the preset that config.json or the caller names, with config.json's changes."""
         beside = weights.config or {}
-        config = self._base(beside, hint, weights)
+        config = apply(self._base(beside, hint, weights), self.own)
         config = self._changed(config, self._said(beside), weights)
         labels = labels_of(beside, config.num_classes, weights.path) if self.peer == "hf" else beside.get("label_names")
         return Found(
@@ -81,9 +83,15 @@ class Translation:
         if isinstance(hint, family.config):
             return hint
         known = next(iter(family.presets))
+        if not named:
+            raise CheckpointError(
+                f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says "
+                f"which one it is; name the model, e.g. load(..., model={known!r})"
+            )
         raise CheckpointError(
-            f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says "
-            f"which one it is; name the model, e.g. load(..., model={known!r})"
+            f"{weights.path} holds {self.peer}'s names of {self.family} models, and config.json says {named!r}, "
+            f"which is no {self.family} preset of vitrail's ({nearest(named, family.presets)}); name the model that "
+            f"it is, e.g. load(..., model={known!r})"
         )
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,11 +156,11 @@ def timm_card(config: BackboneConfig) -> Mapping[str, Any]:
 def sized_timm_card(config: BackboneConfig) -> Mapping[str, Any]:
     """As `timm_card`, where timm's name of the architecture ends in the one size that its images have."""
     card = timm_card(config)
-    size = presets()[card["architecture"]].config.image_size
+    name, size = card["architecture"], presets()[card["architecture"]].config.image_size
     moved = {} if config.image_size == size else {"img_size": list(config.image_size)}
     return {
         **card,
-        "architecture": f"{card['architecture']}_{size[0]}",
+        "architecture": name if name.endswith(f"to{size[0]}") else f"{name}_{size[0]}",  # ..._192to256 says it
         "model_args": card["model_args"] | moved,
         "pretrained_cfg": card["pretrained_cfg"] | {"fixed_input_size": True},
     }

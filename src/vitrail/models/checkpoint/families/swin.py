@@ -1,18 +1,20 @@
 """Swin and Swin v2 of timm and of Hugging Face."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from vitrail.config import apply
-from vitrail.errors import Unsupported
+from vitrail.errors import CheckpointError, Unsupported
 from vitrail.layers.attention import WindowConfig
+from vitrail.layers.attention.window import Padding, fitting
 from vitrail.layers.mlp import GeluMLPConfig
 from vitrail.layers.norm import LayerNormConfig
 from vitrail.layers.patch import LinearPatchConfig
 from vitrail.models.checkpoint.dialect import Rule, linear, rule
 from vitrail.models.checkpoint.translation import Translation, only, sized_timm_card
 from vitrail.models.swin import SwinConfig
+from vitrail.models.swin_v2 import SWIN_V2, SwinV2Config
 
 
 def _timm_rules(config: SwinConfig) -> Iterator[Rule]:
@@ -89,11 +91,7 @@ def _hf_config(config: SwinConfig, kind: str) -> Mapping[str, Any]:
     )
     if told != config:
         raise Unsupported("Hugging Face's Swin has square windows and patches, and stages twice as wide as the last")
-    if attention.padding != "before_shift" and not _filled(config, window):
-        raise Unsupported(
-            f"windows of {window} do not fill the grids of {config.image_size}, and Hugging Face's Swin pads these "
-            f'before it shifts them; this model has padding "{attention.padding}"'
-        )
+    _check_padding(config, attention, theirs="before_shift")
     name = {"swin": "Swin", "swinv2": "Swinv2"}[kind]
     return {
         "model_type": kind,
@@ -107,12 +105,54 @@ def _hf_config(config: SwinConfig, kind: str) -> Mapping[str, Any]:
         "num_heads": list(config.num_heads),
         "window_size": window,
         "mlp_ratio": mlp.ratio,
+        **_trained(config),
     }
 
 
-def _filled(config: SwinConfig, window: int) -> bool:
-    """Whether windows, cut to small grids, fill the grid of each stage, so that nothing is padded."""
-    return all(side % min(window, side) == 0 for grid in config.grids(config.image_size) for side in grid)
+def _timm_config(config: SwinConfig) -> Mapping[str, Any]:
+    if not isinstance(config.attention, WindowConfig):
+        raise Unsupported("timm's Swin has windows in every block")
+    _check_padding(config, config.attention, theirs="after_shift")
+    preset = apply(config, {"attention": {"padding": WindowConfig.padding}})
+    told: Mapping[str, Any] = {}
+    if isinstance(preset, SwinV2Config) and preset.trained_windows not in _PRESET_WINDOWS:
+        preset, told = replace(preset, trained_windows=()), _trained(config)
+    card = sized_timm_card(preset)
+    return {**card, "model_args": card["model_args"] | told}
+
+
+def _check_padding(config: SwinConfig, attention: WindowConfig, *, theirs: Padding) -> None:
+    """Refuses a model that pads the grid of some stage, and otherwise than the peer does."""
+    grids = config.grids(config.image_size)
+    sides = [side for grid in grids for side in zip(grid, fitting(attention.size, grid), strict=True)]
+    filled = all(length % part == 0 for length, part in sides)
+    if attention.padding != theirs and not filled:
+        peer, when = _PADS[theirs]
+        raise Unsupported(
+            f"windows of {attention.size[0]} do not fill the grids of {config.image_size}, and {peer}'s Swin pads "
+            f'these {when} it shifts them; this model has padding "{attention.padding}"'
+        )
+
+
+_PADS = {"before_shift": ("Hugging Face", "before"), "after_shift": ("timm", "after")}
+_PRESET_WINDOWS = {
+    preset.config.trained_windows for preset in SWIN_V2.presets.values() if isinstance(preset.config, SwinV2Config)
+}
+
+
+def _trained(config: SwinConfig) -> Mapping[str, Any]:
+    """What both peers must be told where the windows that biases were learned in are not the model's own."""
+    if not isinstance(config, SwinV2Config) or not config.trained_windows:
+        return {}
+    if any(rows != columns for rows, columns in config.trained_windows):
+        raise Unsupported("Swin v2 of timm and Hugging Face was trained in square windows")
+    return {"pretrained_window_sizes": [rows for rows, _ in config.trained_windows]}
+
+
+def _trained_windows(sizes: Sequence[int]) -> Mapping[str, Any]:
+    if any(sizes) and not all(sizes):
+        raise CheckpointError(f"pretrained_window_sizes is {sizes!r}; vitrail follows one for each stage, or none")
+    return {"trained_windows": tuple(sizes) if any(sizes) else ()}
 
 
 Options = dict[str, str | Callable[[Any], Mapping[str, Any]] | None]
@@ -123,15 +163,15 @@ _BOTH: Options = {
     "embed_dim": _doubled,
     "mlp_ratio": lambda ratio: {"mlp": {"ratio": ratio}},
     "qkv_bias": only("qkv_bias", True),
-    "pretrained_window_sizes": only("pretrained_window_sizes", [0, 0, 0, 0], (0, 0, 0, 0)),
 }
+_SECOND: Options = {"pretrained_window_sizes": _trained_windows}
 _TIMM: Options = _BOTH | {
     "window_size": lambda size: {"attention": {"size": size}},
     "always_partition": only("always_partition", False),
     "strict_img_size": None,
 }
 _HF: Options = _BOTH | {
-    "window_size": lambda size: {"attention": {"size": size, "padding": "before_shift"}},
+    "window_size": lambda size: {"attention": {"size": size}},
     "image_size": "image_size",
     "patch_size": lambda size: {"patch": {"size": size}},
     "num_channels": "channels",
@@ -149,17 +189,19 @@ TIMM = Translation(
     marks=("patch_embed.norm.weight", f"{_ATTENTION}.relative_position_bias_table"),
     rules=_timm_rules,
     options=_TIMM,
-    describe=sized_timm_card,
+    describe=_timm_config,
     ignored=_COMPUTED,
+    own={"attention": {"padding": "after_shift"}},
 )
 TIMM_V2 = Translation(
     peer="timm",
     family="swin_v2",
     marks=("patch_embed.norm.weight", f"{_ATTENTION}.logit_scale", f"{_ATTENTION}.cpb_mlp.0.weight"),
     rules=_timm_rules,
-    options=_TIMM,
-    describe=sized_timm_card,
+    options=_TIMM | _SECOND,
+    describe=_timm_config,
     ignored=_COMPUTED,
+    own={"attention": {"padding": "after_shift"}},
 )
 HF = Translation(
     peer="hf",
@@ -171,6 +213,7 @@ HF = Translation(
     options=_HF,
     describe=lambda config: _hf_config(config, "swin"),
     ignored=_COMPUTED,
+    own={"attention": {"padding": "before_shift"}},
 )
 HF_V2 = Translation(
     peer="hf",
@@ -179,7 +222,8 @@ HF_V2 = Translation(
     base="swinv2_tiny_window8",
     marks=("swinv2.encoder.layers.0.blocks.0.attention.self.logit_scale",),
     rules=lambda config: _hf_rules(config, "swinv2"),
-    options=_HF,
+    options=_HF | _SECOND,
     describe=lambda config: _hf_config(config, "swinv2"),
     ignored=_COMPUTED,
+    own={"attention": {"padding": "before_shift"}},
 )
