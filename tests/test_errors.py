@@ -13,8 +13,8 @@ from vitrail.errors import nearest
         ("zebra", ["qk_norm", "bias"], "known: bias, qk_norm"),
         (
             "x",
-            [f"option{n:02}" for n in range(13)],
-            "known: " + ", ".join(f"option{n:02}" for n in range(12)) + ", ...",
+            [f"option{n:02}" for n in range(21)],
+            "known: " + ", ".join(f"option{n:02}" for n in range(20)) + ", ...",
         ),
         ("", [], "known: "),
     ],

@@ -1,6 +1,8 @@
 """Device and precision: what is chosen, and what is said where it is not what was asked for."""
 
+import ctypes
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -63,3 +65,17 @@ def test_devices() -> None:
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="torch sees no GPU"):
         hardware.device("cuda")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="stacks for signals are looked at on Linux alone")
+def test_a_small_stack_for_signals_is_widened() -> None:
+    set_stack = ctypes.CDLL(None).sigaltstack
+    before, small, found = hardware._SignalStack(), ctypes.create_string_buffer(1 << 14), hardware._SignalStack()
+    set_stack(ctypes.byref(hardware._SignalStack(ctypes.addressof(small), 0, 1 << 14)), ctypes.byref(before))
+    try:
+        hardware.room_for_signals()
+        set_stack(None, ctypes.byref(found))
+        assert found.size == 1 << 16
+        assert found.start == ctypes.addressof(hardware._held[-1])
+    finally:
+        set_stack(ctypes.byref(before), None)

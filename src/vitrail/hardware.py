@@ -1,5 +1,6 @@
 """Which device and which precision a run gets, and why."""
 
+import ctypes
 import functools
 import os
 import subprocess
@@ -65,3 +66,27 @@ def bf16_works() -> bool:
 def autocast(where: torch.device, chosen: Precision) -> torch.autocast:
     """The context in which matrix products run in a precision."""
     return torch.autocast(where.type, dtype=_HALF.get(chosen), enabled=chosen in _HALF)
+
+
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_ROOM = 1 << 16
+_held: list[ctypes.Array[ctypes.c_char]] = []
+
+
+def room_for_signals() -> None:
+    """Widens this thread's stack for signals where a library has set a small one (OpenVINO, faulthandler).
+
+    A thread that has used AMX needs 11 kB for its registers alone, and a signal without room for them ends the process.
+    """
+    if sys.platform != "linux":
+        return
+    set_stack = ctypes.CDLL(None).sigaltstack
+    found = _SignalStack()
+    if set_stack(None, ctypes.byref(found)) == 0 and found.start and found.size < _ROOM:
+        _held.append(ctypes.create_string_buffer(_ROOM))  # the kernel has its address from now on
+        set_stack(ctypes.byref(_SignalStack(ctypes.addressof(_held[-1]), 0, _ROOM)), None)

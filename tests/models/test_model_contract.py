@@ -200,16 +200,27 @@ def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
 ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 
 
+def resized(name: str) -> Backbone:
+    model = tiny(name)
+    other = image_size(model.config, (4, 5))
+    return tiny(name, image_size=other) if is_tied(name) else model.resize(other)
+
+
 @every_design
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_compiles_and_exports_at_two_sizes(name):
-    model = tiny(name)
+def test_compiles_at_its_size_and_exports_at_another(name):
+    model, other = tiny(name), resized(name)
     compiles(model, pictures(model))
+    exports(other, pictures(other))
+
+
+@pytest.mark.slow
+@every_design
+@pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
+def test_exports_at_its_size_and_compiles_at_another(name):
+    model, other = tiny(name), resized(name)
     exports(model, pictures(model))
-    other = image_size(model.config, (4, 5))
-    model = tiny(name, image_size=other) if is_tied(name) else model.resize(other)
-    compiles(model, pictures(model))
-    exports(model, pictures(model))
+    compiles(other, pictures(other))
 
 
 @pytest.mark.slow
@@ -221,10 +232,14 @@ def test_every_option_compiles_and_exports(name):
 
 
 @a_few
-def test_exports_strictly_and_with_any_batch(name):
+def test_exports_with_any_batch(name):
     model = tiny(name)
-    exports(model, pictures(model), **ANY_BATCH, strict=True)
     exports(model, pictures(model), **ANY_BATCH)
+
+
+def test_exports_strictly():
+    model = tiny()
+    exports(model, pictures(model), **ANY_BATCH, strict=True)
 
 
 @a_few

@@ -25,7 +25,7 @@ from vitrail.data.cache import fit
 from vitrail.deploy.card import KEY, Card, Opened
 from vitrail.deploy.servable import Pixels, Servable
 from vitrail.errors import CheckpointError, ConfigError, InputError
-from vitrail.hardware import CAP, bf16_works
+from vitrail.hardware import CAP, bf16_works, room_for_signals
 
 Array = np.ndarray[Any, Any]
 Image = Tensor | Array
@@ -175,6 +175,7 @@ class OnnxEngine(Engine):
             self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime's own errors have no common base
             raise CheckpointError(f"ONNX Runtime cannot open {path}: {str(error).splitlines()[0]}") from error
+        room_for_signals()
         self.version = runtime.__version__
         card = self.session.get_modelmeta().custom_metadata_map.get(KEY)
         super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
@@ -207,6 +208,7 @@ class OpenVINOEngine(Engine):
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32"}
         settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
         self.compiled = core.compile_model(model, "CPU", settings)
+        room_for_signals()
         self.version = openvino.__version__.partition("-")[0]
 
     @property
