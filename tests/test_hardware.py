@@ -68,7 +68,7 @@ def test_a_gpu_that_is_not_there() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stacks for signals are looked at on Linux alone")
-def test_a_small_stack_for_signals_is_widened() -> None:
+def test_a_small_stack_for_signals_is_replaced() -> None:
     set_stack = ctypes.CDLL(None).sigaltstack
     before, small, found = hardware._SignalStack(), ctypes.create_string_buffer(1 << 14), hardware._SignalStack()
     set_stack(ctypes.byref(hardware._SignalStack(ctypes.addressof(small), 0, 1 << 14)), ctypes.byref(before))

@@ -79,9 +79,10 @@ _held: list[ctypes.Array[ctypes.c_char]] = []
 
 
 def room_for_signals() -> None:
-    """Widens this thread's stack for signals where a library has set a small one (OpenVINO, faulthandler).
+    """Gives this thread a stack for signals that stays, where a library has set a small one.
 
-    A thread that has used AMX needs 11 kB for its registers alone, and a signal without room for them ends the process.
+    OpenVINO maps one for the thread that opens an engine and unmaps it with its last engine, in whatever thread that
+    happens: a signal after that would end the process.
     """
     if sys.platform != "linux":
         return
