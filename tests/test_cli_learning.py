@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from coloured import TINY, coloured_photos, coloured_run
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,31 +14,15 @@ from vitrail.cli import main
 from vitrail.models.checkpoint import hub
 from vitrail.models.checkpoint.timm import Timm
 
-TINY = ["--set", "options.dim=32", "--set", "options.depth=2", "--set", "options.num_heads=2"]
-TINY += ["--set", "options.dropout=0", "--set", "schedule.warmup_epochs=0"]
-
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes that differ in colour alone."""
-    folder, chance = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for place, name in enumerate(("blue", "green", "red")):
-        (folder / name).mkdir()
-        for number in range(30):
-            pixels = chance.integers(0, 60, (32, 32, 3), dtype=np.uint8)
-            pixels[..., 2 - place] += 150
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
+    return coloured_photos(tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "colours"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITRAIL_CACHE", str(out.parent / "cache"))
-        words = ["train", str(photos), "--model", "vit32_small", "--epochs", "6", "--batch-size", "27", "--lr", "0.003"]
-        assert main([*words, "--out", str(out), "--device", "cpu", *TINY]) == 0
-    return out
+    return coloured_run(photos, tmp_path_factory.mktemp("runs") / "colours", epochs=6)
 
 
 def test_a_run_learns_and_leaves_everything_behind(run: Path) -> None:

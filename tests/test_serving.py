@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-import numpy as np
 import pytest
 import torch
 from browser_session import session
-from PIL import Image
+from coloured import coloured_photos, coloured_run
 from small_service import send
 
 from vitrail.cli import main, serving_calibration
@@ -31,34 +30,18 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.packaged import find_packaged
 from vitrail.training.trained import open_trained
 
-TINY = ["--set", "options.dim=32", "--set", "options.depth=2", "--set", "options.num_heads=2"]
-TINY += ["--set", "options.dropout=0", "--set", "schedule.warmup_epochs=0"]
 CAPTION = "document.getElementById('caption').textContent"
 CHANGED = "one.dispatchEvent(new Event('change'))"
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes that differ in colour alone."""
-    folder, chance = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for place, name in enumerate(("blue", "green", "red")):
-        (folder / name).mkdir()
-        for number in range(30):
-            pixels = chance.integers(0, 60, (32, 32, 3), dtype=np.uint8)
-            pixels[..., 2 - place] += 150
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
+    return coloured_photos(tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that was trained on them."""
-    out = tmp_path_factory.mktemp("runs") / "colours"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITRAIL_CACHE", str(out.parent / "cache"))
-        words = ["train", str(photos), "--model", "vit32_small", "--epochs", "4", "--batch-size", "27", "--lr", "0.003"]
-        assert main([*words, "--out", str(out), "--device", "cpu", *TINY]) == 0
-    return out
+    return coloured_run(photos, tmp_path_factory.mktemp("runs") / "colours", epochs=4)
 
 
 def test_what_a_worker_opens() -> None:
