@@ -8,7 +8,9 @@ registered mechanism with its default options, for deformable attention with one
 attention without the fused kernel. Mechanisms take turns at each size, round by round, so that a noisy machine is noisy
 for all of them. Times are medians; peak memory is what the allocator handed out at most beyond tokens and weights,
 inside kernels too. `exponent` is the slope of the logarithms from N = 1,024 on: 2 is quadratic, 1 is linear. A size
-that would take longer than the budget is left out.
+that would take longer than the budget is left out. A mechanism whose multiply-accumulates at N = 4,096 are no fewer
+than softmax attention's is dense by nature, and its row says so: each query meets N keys, and a bias or a place is read
+besides, so that it cannot be faster. All others are held to beating dense attention.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from vitrail.layers.attention import AttentionConfig, DeformableConfig, Site, SoftmaxConfig
+from vitrail.profiling.dry_run import FusedKernels, Shapes
 
 SEED = 0
 SIDES = (8, 16, 32, 64, 128)  # N is the square
@@ -59,6 +62,20 @@ def job(config: AttentionConfig, side: int, *, device: str, train: bool) -> Call
             mixed.sum().backward()
 
     return run
+
+
+def macs(config: AttentionConfig, side: int) -> int:
+    """Multiply-accumulates of one call of the layer, counted and not run."""
+    layer, found = config.build(Site(dim=64, num_heads=2, grid=(side, side), num_prefix=1)).eval(), list[int]()
+    with torch.no_grad(), Shapes(found.append), FusedKernels(found.append):
+        layer(torch.empty(1, 1 + side * side, 64), (side, side))
+    return sum(found)
+
+
+def dense_by_nature() -> set[str]:
+    """The mechanisms that compute no less than softmax attention does."""
+    counted = {name: macs(config, math.isqrt(AT)) for name, config in contenders().items()}
+    return {name for name, count in counted.items() if count >= counted["softmax"]}
 
 
 def seconds(run: Callable[[], None], device: str, times: int = 1) -> float:
@@ -127,13 +144,15 @@ def shown(results: dict[str, dict[int, tuple[float, int]]], title: str) -> Table
         table.add_column(heading, justify="left" if heading == "mechanism" else "right")
     table.add_column("expo-\nnent", justify="right")
     table.add_column(f"times dense\nat {AT:,}", justify="right")
-    dense = results["softmax"].get(AT, (math.nan, 0))[0]
+    table.add_column("by nature")
+    dense, dense_ones = results["softmax"].get(AT, (math.nan, 0))[0], dense_by_nature()
     for name, points in results.items():
         times = [f"{1e3 * points[n][0]:,.2f}" if n in points else "-" for n in sizes]
         sizes_mb = [f"{points[n][1] / 1e6:,.1f}" if n in points else "-" for n in sizes[2:]]
         slopes = [f"{exponent({n: point[which] for n, point in points.items()}):.2f}" for which in (0, 1)]
         faster = f"{dense / points[AT][0]:.1f}" if AT in points else "-"
-        table.add_row(name, *times, slopes[0], *sizes_mb, slopes[1], faster)
+        nature = "dense" if name in dense_ones else ""
+        table.add_row(name, *times, slopes[0], *sizes_mb, slopes[1], faster, nature)
     return table
 
 
@@ -169,7 +188,11 @@ def main() -> None:
             }
             for name, points in results.items()
         }
-        chosen.json.write_text(json.dumps({"setting": header, "exponents": slopes, "results": rows}, indent=2))
+        chosen.json.write_text(
+            json.dumps(
+                {"setting": header, "dense": sorted(dense_by_nature()), "exponents": slopes, "results": rows}, indent=2
+            )
+        )
 
 
 if __name__ == "__main__":

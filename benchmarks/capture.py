@@ -1,11 +1,12 @@
 """What it costs to look at attention while a ViT-B runs, against the same forward pass without looking.
 
-    python benchmarks/capture.py --batch 8 --json capture.json
+    python benchmarks/capture.py --json capture.json              # a minute on two cores
     python benchmarks/capture.py --device cuda --dtype bfloat16 --batch 64
 
 Contenders take turns, round by round, so that a noisy machine is noisy for all of them; a ratio is the time of a
 contender over that of the plain pass of the same round: the median, and the range of the middle half. Capture is
-entered, and what was asked for is read, in every pass. The last contender is what capture replaces: a model whose
+entered, and what was asked for is read, in every pass. No round begins after --seconds, so that slow machines end too:
+the header says how many there were. The last contender is what capture replaces: a model whose
 attention is explicit in all layers.
 """
 
@@ -30,6 +31,7 @@ import vitrail
 from vitrail.explain import capture
 
 SEED = 0
+FEWEST = 3  # rounds, however slow
 ASKED: dict[str, dict[str, Any]] = {
     "one layer, class row": {"layers": [-1], "rows": "class"},
     "all layers, class row": {"rows": "class"},
@@ -78,12 +80,15 @@ def seconds(run: Run, times: int, device: str) -> float:
     return (time.perf_counter() - start) / times
 
 
-def measure(runs: dict[str, Run], *, rounds: int, times: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each contender, round by round; each round begins with another one."""
+def measure(runs: dict[str, Run], *, rounds: int, times: int, device: str, limit: float) -> dict[str, list[float]]:
+    """Seconds of each contender, round by round; each round begins with another one, and none after the limit."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
-        seconds(run, 2, device)  # warm-up, and compilation where asked for
+        seconds(run, 1, device)  # warm-up, and compilation where asked for
+    start = time.perf_counter()
     for turn in range(rounds):
+        if turn >= FEWEST and time.perf_counter() - start > limit:
+            break
         first = turn % len(runs)
         for name in [*list(runs)[first:], *list(runs)[:first]]:
             taken[name].append(seconds(runs[name], times, device))
@@ -106,12 +111,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="vit_base_patch16")
     options.add_argument("--image-size", type=int, default=224)
-    options.add_argument("--batch", type=int, default=8)
+    options.add_argument("--batch", type=int, default=2)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     options.add_argument("--compile", action="store_true")
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--times", type=int, default=1, help="passes of one contender in a round")
+    options.add_argument("--seconds", type=float, default=40.0, help="no round begins later")
     options.add_argument("--json", type=Path)
     return options.parse_args(arguments)
 
@@ -125,13 +131,13 @@ def main() -> None:
         if chosen.device == "cuda"
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
+    runs = contenders(images, name=chosen.model, compiled=chosen.compile)
+    taken = measure(runs, rounds=chosen.rounds, times=chosen.times, device=chosen.device, limit=chosen.seconds)
     header = (
         f"{chosen.model}, {chosen.image_size} px, batch {chosen.batch}, {chosen.dtype}, "
         f"{'compiled' if chosen.compile else 'eager'}; {hardware}; torch {torch.__version__}; seed {SEED}, "
-        f"{chosen.rounds} rounds of {chosen.times}"
+        f"{len(taken['nothing'])} rounds of {chosen.times}"
     )
-    runs = contenders(images, name=chosen.model, compiled=chosen.compile)
-    taken = measure(runs, rounds=chosen.rounds, times=chosen.times, device=chosen.device)
     table = Table("looked at", "ms a pass", "times the plain pass", "middle half", title=header)
     results = []
     for name, (low, middle, high) in ratios(taken).items():

@@ -8,6 +8,13 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 import pytest
 import torch
 
+# Files with tests of many seconds: they begin first, so that no worker waits at the end for another's last one.
+LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_serve_processes.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 @pytest.fixture(autouse=True)
 def _start() -> None:

@@ -16,9 +16,8 @@ CASES = [
     from_timm("poolformer_s12", image_size=(64, 96), num_classes=7),
     from_timm("poolformer_s12", "odd sizes", image_size=(75, 61), num_classes=7, in_chans=1),
     from_timm("poolformerv2_s12", image_size=(64, 96), num_classes=7),
-    from_timm("convformer_s18", image_size=(64, 96), num_classes=7),
+    from_timm("convformer_s18", "no head", image_size=(61, 75), num_classes=0),
     from_timm("caformer_s18", image_size=(64, 96), num_classes=7),
-    from_timm("caformer_s18", "no head", image_size=(61, 75), num_classes=0),
     from_hf(
         "PoolFormerForImageClassification",
         image_size=(64, 96),

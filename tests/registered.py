@@ -1,6 +1,7 @@
 """Everything that is registered, small enough for a test: what is added to the library arrives here by itself."""
 
 import dataclasses
+import functools
 import json
 import typing
 from typing import Any, Literal, TypeVar
@@ -80,6 +81,7 @@ def randomise(module: M) -> M:
     return module
 
 
+@functools.cache
 def shrunk(name: str) -> BackboneConfig:
     """A preset's config with two blocks and a width of 32, patches of 8 pixels, and all its other options.
 

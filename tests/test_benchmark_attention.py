@@ -44,3 +44,9 @@ def test_peak_memory_is_the_most_that_is_held_at_once():
 def test_exponents_are_slopes():
     assert benchmark.exponent({64: 9.0, 1024: 1.0, 4096: 16.0, 16384: 256.0}) == pytest.approx(2)
     assert math.isnan(benchmark.exponent({1024: 1.0}))
+
+
+def test_those_that_are_dense_by_nature_are_named():
+    found = benchmark.dense_by_nature()
+    assert found >= {"softmax", "softmax, explicit", "biased", "deformable"}
+    assert not found & {"linear", "local", "window", "reduction", "deformable, stride 2"}

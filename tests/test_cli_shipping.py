@@ -93,7 +93,12 @@ def test_bench_measures_a_folder_beside_a_run(dist: Path, capsys: pytest.Capture
     words = ["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--threads", "1", "--count", "8"]
     assert main([*words, "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["sections"][2]
-    assert {row["model"] for row in table["rows"]} == {"model.onnx", "model.int8.onnx", "packaged"}
+    assert {row["model"] for row in table["rows"]} == {
+        "model.onnx",
+        "model.onnx, dynamic int8",
+        "model.int8.onnx",
+        "packaged",
+    }
     assert {row["agreement"] for row in table["rows"] if row["model"] == "model.onnx"} == {1.0}
     assert {row["batch"] for row in table["rows"]} == {1, 2}
     assert json.loads((dist / "fastest.json").read_text())["artefact"] in ("model.onnx", "model.int8.onnx")

@@ -12,6 +12,7 @@ from registered import tiny
 import vitrail
 from vitrail.cli import main
 from vitrail.cli.explain_verb import MOST_PICTURES
+from vitrail.models.checkpoint import convert
 
 
 def saved(folder: Path, name: str = "vit_tiny_patch16", **changes: object) -> str:
@@ -93,7 +94,7 @@ def test_masks_add_the_pointing_game(
 def test_images_are_normalised_as_a_foreign_checkpoint_says(
     run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    foreign = Path(shutil.copytree(run, tmp_path / "foreign"))
+    foreign = convert(run, tmp_path / "foreign", to="hf").parent
     words = ["explain", str(foreign), str(photos / "0.png"), "--json", "--steps", "1", "--method", "gradient"]
     found = []
     for mean in (0.5, 0.2):  # 0.5 is what we take where nothing is said
@@ -198,6 +199,8 @@ def test_mistakes_get_one_sentence(run: str, photos: Path, tmp_path: Path, capsy
         ([run, good, "--target", "cta"], "there is no class 'cta'; did you mean 'cat'?"),
         ([run, good, "--target", "9"], "there is no class 9; the model has 3, from 0 to 2"),
         ([run, good, "--method", "relevence"], "did you mean 'relevance'?"),
+        ([run, good, "--layers", "", "--out", page], "layers is empty; name at least one layer"),
+        ([run, good, "--out", str(tmp_path)], "it is a folder; name a file in it"),
         ([run, good, "--steps", "0"], "steps is 0; it must be 1 or more"),
         ([run, good, "--statistics", "--target", "cat"], "leave out --target"),
         ([cnn, good, "--method", "rollout"], "ResNet has no attention to look at"),
@@ -229,7 +232,11 @@ def test_too_many_pictures_for_a_page(run: str, tmp_path: Path, capsys: pytest.C
     assert f"at most {MOST_PICTURES} pictures, and {MOST_PICTURES + 1} were named" in told
 
 
-def test_layers_must_be_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["explain", "packaged", "x.png", "--layers", "first"])
-    assert "'first' is no list of layers" in capsys.readouterr().err
+def test_lists_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, text, says in [
+        ("--layers", "first", "'first' is no list of layers"),
+        ("--method", ",", "it names no method; write one or more"),
+    ]:
+        with pytest.raises(SystemExit):
+            main(["explain", "packaged", "x.png", option, text])
+        assert says in capsys.readouterr().err

@@ -23,7 +23,15 @@ def test_a_recipe_is_valid_and_its_header_tells_command_hardware_seed_and_result
 
 
 def test_the_recipes_of_the_package() -> None:
-    expected = {"demo", "fashion-mnist", "cifar10-small", "cifar10-small-mae", "cifar10-conv", "finetune"}
+    expected = {
+        "demo",
+        "fashion-mnist",
+        "cifar10-small",
+        "cifar10-small-mae",
+        "cifar10-conv",
+        "cifar10-conv-mae",
+        "finetune",
+    }
     assert expected <= set(list_recipes())
 
 

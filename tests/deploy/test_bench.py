@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from shipped import Skewed, photos
 
+from vitrail.deploy import bench as module
 from vitrail.deploy.bench import Bench, BenchConfig, Timed, artefacts_in, bench, open_artefacts, open_compiled, remember
 from vitrail.deploy.certificate import at_size
-from vitrail.deploy.engine import CHOICE, TorchEngine, open_engine
+from vitrail.deploy.engine import CHOICE, Engine, TorchEngine, open_engine
 from vitrail.deploy.timing import Spread
 from vitrail.errors import ConfigError
 
@@ -28,7 +29,9 @@ def test_artefacts_and_a_run_side_by_side(shipped, model):
 
 
 def timed(name: str, batch: int, speed: float) -> Timed:
-    return Timed(name=name, batch=batch, milliseconds=Spread(1, 1, 1), throughput=1.0, speed=Spread(speed, 0, 9))
+    return Timed(
+        name=name, batch=batch, milliseconds=Spread(1, 1, 1), throughput=1.0, speed=Spread(speed, 0, 9), rounds=1
+    )
 
 
 def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tmp_path):
@@ -49,20 +52,60 @@ def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tm
     assert (chosen.source, chosen.threads) == (str(tmp_path / "a.onnx"), 1)
 
 
-def test_int8_of_openvino_is_tried_with_bf16_and_remembered(shipped, tmp_path):
-    for name in ("model.int8.xml", "model.int8.bin"):
+@pytest.mark.parametrize(("stem", "told"), [("model", ", bf16"), ("model.int8", "int8 with bf16")])
+def test_artefacts_of_openvino_are_tried_in_bf16_and_remembered(stem, told, shipped, tmp_path):
+    for name in (f"{stem}.xml", f"{stem}.bin"):
         (tmp_path / name).write_bytes((shipped[0] / name).read_bytes())
     engines = open_artefacts(artefacts_in(tmp_path), (1,))
-    assert list(engines) == ["model.int8.xml", "model.int8.xml, bf16"]
+    assert list(engines) == [f"{stem}.xml", f"{stem}.xml, bf16"]
     assert [engine.half for engine in engines.values()] == [False, True]
     rows = tuple(timed(name, 1, speed) for name, speed in zip(engines, (1.0, 2.0), strict=True))
     found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=dict.fromkeys(engines, 1.0), needed=0.99)
     remember(found, tmp_path)
-    assert "with bf16" in open_engine(tmp_path).backend
+    assert open_engine(tmp_path).backend.endswith(told)
+
+
+def test_float32_of_onnx_is_tried_in_int8_without_calibration_and_remembered(shipped, model, tmp_path):
+    (tmp_path / "model.onnx").write_bytes((shipped[0] / "model.onnx").read_bytes())
+    engines = open_artefacts(artefacts_in(tmp_path), (1,))
+    assert list(engines) == ["model.onnx", "model.onnx, dynamic int8"]
+    rows = tuple(timed(name, 1, speed) for name, speed in zip(engines, (1.0, 2.0), strict=True))
+    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=dict.fromkeys(engines, 1.0), needed=0.99)
+    remember(found, tmp_path)
+    assert "dynamic int8" in open_engine(tmp_path).backend
+
+
+class Slow(Skewed):
+    """Takes its time, by a clock that tests hold."""
+
+    now = 0.0
+
+    def __init__(self, other: Engine, seconds: float) -> None:
+        super().__init__(other, 0.0)
+        self.seconds, self.calls = seconds, 0
+        self.backend = "one kind" if seconds > 1 else "another"
+
+    def run(self, images: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        Slow.now += self.seconds * len(images)
+        return super().run(images)
+
+
+def test_who_is_slow_leaves_early_but_the_base_stays(model, monkeypatch):
+    monkeypatch.setitem(module._CLOCKS, "processor", lambda: Slow.now)
+    eager = TorchEngine("run", model)
+    pace = {"base": 9.0, "fast": 1.0, "near": 1.5, "far": 4.0}
+    engines = {name: Slow(eager, seconds) for name, seconds in pace.items()}
+    pixels = at_size(photos(2), (24, 16), eager)
+    found = bench(engines, pixels, BenchConfig(batches=(2,), rounds=5, clock="processor"))
+    assert {row.name: row.rounds for row in found.rows} == {"base": 5, "fast": 5, "near": 5, "far": 2}
+    assert {row.name: row.speed.median for row in found.rows} == {"base": 1, "fast": 9, "near": 6, "far": 9 / 4}
+    assert [row.milliseconds.median for row in found.rows] == [18000, 2000, 3000, 8000]
+    assert [engine.calls for engine in engines.values()] == [8, 8, 7, 4], "answers of one kind are asked for once"
 
 
 @pytest.mark.slow
-def test_a_compiled_run_answers_as_the_eager_one(model):
+def test_a_compiled_run_answers_as_the_eager_one_and_says_nothing_else(model, capfd):
     eager = TorchEngine("run", model)
     pixels = at_size(photos(6), (24, 16), eager)
     for name, engine in open_compiled("run", model).items():
@@ -70,11 +113,12 @@ def test_a_compiled_run_answers_as_the_eager_one(model):
         expected = eager.run(pixels)
         np.testing.assert_allclose(engine.run(pixels), expected, atol=close * np.abs(expected).max())
         assert "compiled" in engine.backend
+    assert capfd.readouterr() == ("", "")
 
 
 def test_threads_are_tried_up_to_the_cores(shipped):
     path = shipped[0] / "model.onnx"
-    assert list(open_artefacts([path], (1,))) == ["model.onnx"]
+    assert list(open_artefacts([path], (1,))) == ["model.onnx", "model.onnx, dynamic int8"]
     assert all(name.startswith("model.onnx") for name in open_artefacts([path]))
     with pytest.raises(ConfigError, match="cores"):
         open_artefacts([path], (100_000,))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from shipped import Skewed, photos
 
+from vitrail.deploy import certificate
 from vitrail.deploy.card import Card
 from vitrail.deploy.certificate import CertifyConfig, at_size, certify, differences, in_batches
 from vitrail.deploy.engine import TorchEngine
@@ -47,6 +48,13 @@ def test_int8_is_judged_by_its_answers(model):
     assert certify(eager, {"copy": copy}, photos(10), QUICK).faults("copy") == []
     copy.add = np.array([0, 0, 0, 0, 1e4], np.float32)
     assert "cosine" in certify(eager, {"copy": copy}, photos(10), QUICK).faults("copy")[0]
+
+
+def test_answers_that_changed_are_counted(model, monkeypatch):
+    eager = TorchEngine("eager", model)
+    monkeypatch.setattr(certificate, "differences", lambda *_: (0.0, 1.0, 0.9))
+    faults = certify(eager, {"copy": Skewed(eager, 0.0)}, photos(10), QUICK).faults("copy")
+    assert faults[0] == "agreement 90.0 % (1 of 10 pictures differ), at least 99.9 %"
 
 
 def test_the_certificate_is_a_page_and_json(model, tmp_path):

@@ -6,21 +6,22 @@ from shipped import photos
 from vitrail.deploy import quantise as module
 from vitrail.deploy.certificate import at_size, differences
 from vitrail.deploy.engine import TorchEngine, open_engine
-from vitrail.deploy.quantise import Layer, QuantiseConfig, Range, find_layers, quantise, sensitivity
+from vitrail.deploy.products import Layer, find_layers
+from vitrail.deploy.quantise import (
+    Judged,
+    QuantiseConfig,
+    Range,
+    fewest_kept,
+    judged,
+    quantise,
+    sensitivity,
+)
 from vitrail.errors import DataError
 
 
 @pytest.fixture(scope="module")
 def pixels(model):
     return at_size(photos(40), (24, 16), TorchEngine("eager", model))
-
-
-def test_layers_have_their_names_and_heads_stay(shipped):
-    names = [layer.name for layer in find_layers(onnx.load(shipped[0] / "model.onnx"))]
-    inside = ("attention.qkv", "attention.projection", "mlp.fc1", "mlp.fc2")
-    assert set(names) >= {f"blocks.{block}.{part}" for block in (0, 1) for part in inside}
-    assert "head" not in names
-    assert len(set(names)) == len(names)
 
 
 def test_int8_is_close_and_truly_int8(shipped, pixels):
@@ -36,10 +37,6 @@ def test_int8_is_close_and_truly_int8(shipped, pixels):
 
 
 def test_levels_by_hand():
-    weights = np.array([[1.27, -2.0], [0.5, 1.0]], np.float32)
-    levels, scale = module._int8(weights)
-    np.testing.assert_allclose(scale, [0.01, 2 / 127], rtol=1e-6)
-    assert levels.tolist() == [[127, -127], [50, 64]]
     span = Range(-1.0, 1.55, 0.0, np.zeros((1, 1)))
     assert (span.zero, span.scale) == (100, pytest.approx(0.01))
     np.testing.assert_allclose(span.rounded(np.array([0.123, 9.0, -9.0])), [0.12, 1.55, -1.0], atol=1e-9)
@@ -66,7 +63,7 @@ def test_harm_sends_the_worst_layers_back(shipped, pixels, tmp_path, monkeypatch
     monkeypatch.setattr(module, "calibrate", spoiled)
     # The least cosine stands in for the agreement: a random model may call all pictures the same.
     monkeypatch.setattr(module, "differences", lambda *logits: (0.0, *[differences(*logits)[1]] * 2))
-    config = QuantiseConfig(calibrate=8, agreement=0.98, step=0.01)
+    config = QuantiseConfig(calibrate=8, agreement=0.98)
     found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels, config)
     assert "blocks.1.mlp.fc2" in found.kept
     assert len(found.kept) < 4
@@ -74,6 +71,32 @@ def test_harm_sends_the_worst_layers_back(shipped, pixels, tmp_path, monkeypatch
     assert max(found.errors, key=found.errors.get) == "blocks.1.mlp.fc2"
     assert "blocks.1.mlp.fc2" in found.sections()[1].text
     assert open_engine(tmp_path / "q.onnx").card.kept == found.kept
+
+
+@pytest.mark.parametrize("needed", [0, 1, 5, 31, 47, 48])
+def test_as_few_layers_are_kept_as_will_do(needed):
+    tried = []
+
+    def attempt(kept):
+        tried.append(kept)
+        return Judged(1.0, 1.0) if kept >= needed else None
+
+    assert fewest_kept(attempt, 48) == (needed, (1.0, 1.0))
+    assert tried[0] == 0
+    assert tried[-1] == needed, "what was written last is what was chosen"
+    assert len(tried) <= 8
+
+
+def test_judging_ends_with_the_first_answer_too_many(model, pixels):
+    eager = TorchEngine("eager", model)
+    answers = np.zeros((len(pixels), 5), np.float32)
+    calls = []
+    eager.run = lambda images: calls.append(len(images)) or np.eye(5, dtype=np.float32)[np.zeros(len(images), int)]
+    answers[:, 0] = 1
+    answers[[0, 20], :2] = 0.5, 1
+    assert judged(eager, pixels, answers, 0.95) == pytest.approx((0.4472, 0.95), abs=1e-4), "two of forty"
+    assert judged(eager, pixels, answers, 0.96) is None
+    assert calls == [16, 16, 8, 16, 16], "the third batch was not asked for"
 
 
 def test_report_tells_size_agreement_and_drift(shipped, pixels, tmp_path):

@@ -1,6 +1,7 @@
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from shipped import photos
@@ -48,9 +49,12 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
 
 
 @pytest.mark.usefixtures("exported")
-def test_int8_that_harms_is_not_written_and_says_so(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(quantise, "differences", lambda *_: (0.0, 0.0, 0.0))
-    config = ShipConfig(targets=("onnx",), certify=QUICK, quantise=QuantiseConfig(calibrate=2, step=1.0))
+def test_int8_that_harms_is_not_written_and_says_so(model, shipped, tmp_path, monkeypatch):
+    true, layers = quantise.judged, len(quantise.find_layers(onnx.load(shipped[0] / "model.onnx")))
+    monkeypatch.setattr(
+        quantise, "judged", lambda engine, *rest: true(engine, *rest) if len(engine.card.kept) == layers else None
+    )
+    config = ShipConfig(targets=("onnx",), certify=QUICK, quantise=QuantiseConfig(calibrate=2))
     told = ship(model, photos(4), tmp_path, config, calibration=photos(6))
     assert [file.name for file in told.files] == ["model.onnx"]
     assert "int8 failed" in told.refused["model.int8"]

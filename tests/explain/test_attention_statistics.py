@@ -64,6 +64,23 @@ def test_attention_distance_against_brute_force():
             assert found["distance"] == pytest.approx(total / 18, rel=1e-5)
 
 
+def test_attention_between_stages_is_measured_from_the_patches_that_ask():
+    """Every other row and column, each once, though all patches have a row."""
+    model = tiny("levit_128s", image_size=(48, 80))
+    images = pictures(model, 2)
+    between = next(layer.index for layer in attention_layers(model) if not layer.residual)
+    with capture(model, layers=[between]) as seen:
+        model(images)
+    assert seen.grid[between] == (3, 5)  # cells at the edges are smaller
+    asking = [(y, x) for y in (0, 2) for x in (0, 2, 4)]
+    matrix = seen.attention[between][:, 0, [5 * y + x for y, x in asking]]  # B Q N
+    apart = torch.tensor([[16 * math.dist(one, divmod(n, 5)) for n in range(15)] for one in asking])
+    found = row(statistics(model, [images], layers=[between]), "By layer and head", layer=between, head=0)
+    assert found["distance"] == pytest.approx((matrix * apart).sum(dim=2).mean().item(), rel=1e-5)
+    assert found["entropy"] == pytest.approx(torch.special.entr(matrix).sum(dim=2).mean().item(), rel=1e-5)
+    assert found["rank"] == pytest.approx(effective_rank(torch.linalg.svdvals(matrix)).mean().item(), rel=1e-4)
+
+
 def test_even_attention_by_hand():
     report = statistics(flat(), [torch.randn(2, 3, 24, 16)])
     found = row(report, "By layer and head", layer=1, head=0)
@@ -74,7 +91,7 @@ def test_even_attention_by_hand():
     assert found["prefix"] == pytest.approx(1 / 7, rel=1e-5)
     singular = row(report, "Singular values by rank", layer=0)
     assert singular["1"] == pytest.approx(1, rel=1e-5)
-    assert singular["2"] == pytest.approx(0, abs=1e-5)
+    assert singular["4"] == pytest.approx(0, abs=1e-5)
 
 
 def test_measures_by_hand():

@@ -98,6 +98,7 @@ def test_layers_heads_and_rows_are_chosen():
         assert list(seen.attention) == [0, 2]
         torch.testing.assert_close(seen.attention[-1], everything.attention[2][:, 1:, numbers])
         assert seen.attention[2] is seen.attention[-1]  # computed once
+        assert [layer in seen.attention for layer in (-1, 0, 1, 7)] == [True, True, False, False]
         with pytest.raises(ConfigError, match="layer 1 was not captured; captured: 0, 2"):
             seen.attention[1]
 
@@ -206,6 +207,20 @@ def test_gradients_with_recomputed_blocks():
     for index in (0, 1):
         torch.testing.assert_close(seen.gradients[index], plain.gradients[index])
         torch.testing.assert_close(seen.attention[index], plain.attention[index])
+
+
+def test_gradients_belong_to_the_last_pass():
+    model = tiny()
+    images, others = pictures(model), pictures(model)
+    with capture(model, gradients=True) as expected:
+        model(others).sum().backward()
+    with capture(model, gradients=True) as seen:
+        (model(images).sum() + model(others).sum()).backward()
+        torch.testing.assert_close(seen.gradients[0], expected.gradients[0])
+        torch.testing.assert_close(seen.token_gradients[1], expected.token_gradients[1])
+        model(images)
+        with pytest.raises(ConfigError, match="no gradient reached layer 1 yet"):
+            seen.gradients[1]
 
 
 def compiled(model, in_place):
@@ -319,6 +334,8 @@ def test_bad_input():
         ({"layers": [2]}, "layer 2 does not exist; there are 2 attention layers, 0 to 1"),
         ({"heads": [5]}, "head 5 does not exist; there are 2 heads in layer 0, 0 to 1"),
         ({"rows": "cls"}, "rows is 'cls'; it must be 'class'"),
+        ({"layers": -1}, "layers is -1; it must be a list of numbers"),
+        ({"rows": torch.ones(7, dtype=torch.bool)}, "rows holds True; it must be a list of whole numbers"),
     ):
         with pytest.raises(ConfigError, match=says), capture(model, **options):
             pass

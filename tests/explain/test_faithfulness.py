@@ -62,10 +62,17 @@ def test_randomisation_is_shown_by_method_and_part() -> None:
     assert [one["shuffled down to"] for one in table.rows] == ["head", "block 1", "block 0", "embedding"]
     assert all(-1 <= float(one[name] or 0) <= 1 for one in table.rows for name in maps)
     assert any(one["gradient"] != one["relevance"] for one in table.rows)
+    report = faithfulness(model, images, maps | {"mine": maps["gradient"]}, steps=1)
+    for name in maps:  # the last part of the way is the whole of it
+        assert row(report, name)["shuffled"] == table.rows[-1][name]
+    assert "shuffled" not in row(report, "mine")
+    assert "shuffled" not in row(report, "random")
 
 
 def test_a_randomised_map_must_have_a_methods_name() -> None:
     model, images, masks = corners()
+    with pytest.raises(ConfigError, match="name the method of this one"):
+        faithfulness(model, images, masks, target=0, randomise=True, steps=2)
     with pytest.raises(ConfigError, match="there is no saliency method 'mine'"):
         faithfulness(model, images, {"mine": masks}, target=0, randomise=True, steps=2)
 
@@ -103,5 +110,15 @@ def test_maps_of_another_shape_and_no_steps() -> None:
         areas(model, images, masks[:, 0])
     with pytest.raises(InputError, match="masks has the shape"):
         faithfulness(model, images, masks, masks=masks[:2])
+    with pytest.raises(InputError, match="map has values that are no numbers"):
+        faithfulness(model, images, masks.log().sqrt())
+    with pytest.raises(InputError, match="maps are a ndarray; they must be a tensor"):
+        faithfulness(model, images, masks.numpy())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="mine is a list; it must be a tensor"):
+        faithfulness(model, images, {"mine": masks.tolist()})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="'random', which is the name of a baseline"):
+        faithfulness(model, images, {"random": masks})
+    with pytest.raises(ConfigError, match="there is no baseline 'grey'; known: blur, mean"):
+        faithfulness(model, images, masks, deletion="grey")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="steps is 0"):
         areas(model, images, masks, steps=0)

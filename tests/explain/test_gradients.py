@@ -7,7 +7,7 @@ from registered import pictures, tiny
 from vitrail.errors import ConfigError
 from vitrail.explain.gradients import GradCAMConfig, GradientConfig, IntegratedGradientsConfig
 from vitrail.explain.method import score
-from vitrail.explain.placement import to_pixels
+from vitrail.explain.placement import Places, placing, to_pixels
 from vitrail.models.backbone import Backbone
 from vitrail.models.vit import ViT
 
@@ -49,11 +49,12 @@ def test_grad_cam_of_a_mean_and_a_linear_head_is_the_class_activation_map() -> N
     torch.manual_seed(0)
     model = tiny("resnet18").double()
     images, target = pictures(model, dtype=torch.float64), torch.tensor([1, 3])
-    last = model.features(images).pyramid[-1]
+    with placing(model) as places:
+        last = model.features(images).pyramid[-1]
     weight = model.get_submodule("head").weight[target]  # type: ignore[index]
     cam = torch.einsum("bd,bdhw->bhw", weight, last).relu() / (last.shape[2] * last.shape[3])
     found = GradCAMConfig().maps(model, images, target)
-    torch.testing.assert_close(found, to_pixels(cam, model.config.image_size, model.config))
+    torch.testing.assert_close(found, to_pixels(cam, model.config.image_size, places))
 
 
 @pytest.mark.parametrize("level", [0, 1, -1])
@@ -78,7 +79,7 @@ def test_grad_cam_reads_what_entered_the_last_block_where_the_class_token_alone_
     logits = model.head(model.norm(model.blocks[1](entered, grid))[:, 0])
     (slope,) = torch.autograd.grad(logits.gather(1, target[:, None]).sum(), entered)
     cam = (slope[:, 1:].mean(dim=1, keepdim=True) * entered[:, 1:]).sum(dim=2).relu().unflatten(1, grid)
-    expected = to_pixels(cam.detach(), model.config.image_size, model.config)
+    expected = to_pixels(cam.detach(), model.config.image_size, Places())
     torch.testing.assert_close(GradCAMConfig().maps(model, images, target), expected)
     assert expected.max() > 0
 

@@ -1,5 +1,6 @@
 """Which class is explained, and the mode of the model meanwhile."""
 
+import numpy as np
 import pytest
 import torch
 from registered import pictures, tiny
@@ -18,6 +19,7 @@ def test_classes_by_number_name_list_and_prediction() -> None:
     assert classes(model, images, "4").tolist() == [4, 4, 4]
     assert classes(model, images, ["cat", 1, "owl"]).tolist() == [0, 1, 4]
     assert classes(model, images, torch.tensor([4, 3, 0])).tolist() == [4, 3, 0]
+    assert classes(model, images, np.int64(1)).tolist() == [1, 1, 1]  # type: ignore[arg-type]
     assert classes(model, images).tolist() == model(images).argmax(dim=1).tolist()
 
 
@@ -28,6 +30,9 @@ def test_classes_by_number_name_list_and_prediction() -> None:
         (5, "there is no class 5; the model has 5, from 0 to 4"),
         (-1, "there is no class -1"),
         ([0, 1], "there are 2 classes for 3 images"),
+        (2.5, "a class is given as a float; give its number, or its name"),
+        (torch.rand(3, 5), "a class is given as a list"),  # logits
+        (True, "a class is given as a bool"),
     ],
 )
 def test_a_class_that_is_not_there(target: object, sentence: str) -> None:

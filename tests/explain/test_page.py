@@ -302,6 +302,16 @@ def test_two_pictures_side_by_side_share_the_place(browser: Session, page: Path)
     assert grumbles(browser) == []
 
 
+def test_names_are_told_apart_by_what_they_do_not_share(browser: Session, tmp_path: Path) -> None:
+    long = "a/long/way/to"
+    views = [view(0, picture=f"{long}/{name}", model="runs/one") for name in ("day/1.png", "night/1.png")]
+    opened(browser, write_page(gallery(*views), tmp_path / "page.html"))
+    options = "[...document.querySelectorAll('option')].map((one) => one.textContent)"
+    assert browser.run(options)[:2] == ["day/1.png", "night/1.png"]
+    assert browser.run(f"apart(['x', '{long}/x'])") == [[0, "x"], [1, f"{long}/x"]]
+    assert browser.run("apart(['runs/one', 'runs/two'])") == [[0, "one"], [1, "two"]]
+
+
 def test_two_models_side_by_side(browser: Session, tmp_path: Path) -> None:
     other = view(0, model="two", grid=(3, 3), prefix=(), answers=[("dog", 0.9)])
     opened(browser, write_page(gallery(view(0), other), tmp_path / "page.html"))

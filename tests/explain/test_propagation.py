@@ -5,6 +5,7 @@ from registered import pictures, tiny
 from torch import Tensor
 
 from vitrail.explain.capture import capture
+from vitrail.explain.placement import Places
 from vitrail.explain.propagation import Held, carried, differentiated, fused, received, watched
 from vitrail.explain.rollout import joined
 from vitrail.models.backbone import Backbone
@@ -37,11 +38,11 @@ def test_a_logit_tells_the_same_and_parameters_keep_their_gradients() -> None:
 
 
 def test_prefix_tokens_go_along_or_stay_behind() -> None:
-    held = Held(torch.tensor([[0.5, 0.25]]), torch.tensor([[0.25]]), (1, 1))
+    held = Held(torch.tensor([[0.5, 0.25]]), torch.tensor([[0.25]]), (1, 1), Places())
     torch.testing.assert_close(held.on(2, (1, 2)), torch.tensor([[0.5, 0.25, 0.125, 0.125]]))
     torch.testing.assert_close(held.on(0, (1, 2)), torch.tensor([[0.125, 0.125]]))
     torch.testing.assert_close(held.on(3, (1, 1)), torch.tensor([[0.5, 0.25, 0.0, 0.25]]))
-    alone = Held(torch.ones(1, 1), torch.zeros(1, 4), (2, 2))
+    alone = Held(torch.ones(1, 1), torch.zeros(1, 4), (2, 2), Places())
     torch.testing.assert_close(alone.on(0, (2, 2)), torch.full((1, 4), 0.25))  # of a token that is not there: all alike
 
 

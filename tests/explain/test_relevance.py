@@ -7,7 +7,7 @@ from registered import pictures, tiny
 from torch import Tensor
 
 from vitrail.explain.capture import capture
-from vitrail.explain.placement import to_pixels
+from vitrail.explain.placement import Places, to_pixels
 from vitrail.explain.relevance import AttentionGradientConfig, RelevanceConfig
 from vitrail.models.backbone import Backbone
 
@@ -23,9 +23,7 @@ def published(attention: list[Tensor], gradients: list[Tensor]) -> Tensor:
 
 def on_pixels(model: Backbone, row: Tensor) -> Tensor:
     """What patches hold, B N -> B H W."""
-    return to_pixels(
-        row.unflatten(1, model.config.grid(model.config.image_size)), model.config.image_size, model.config
-    )
+    return to_pixels(row.unflatten(1, model.config.grid(model.config.image_size)), model.config.image_size, Places())
 
 
 def test_relevance_is_the_published_algorithm() -> None:

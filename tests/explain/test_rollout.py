@@ -8,7 +8,7 @@ from explicit_attention import explicit_pass
 from registered import pictures, tiny
 from torch import Tensor
 
-from vitrail.explain.placement import to_pixels
+from vitrail.explain.placement import Places, to_pixels
 from vitrail.explain.rollout import AttentionMapConfig, GradientRolloutConfig, RolloutConfig
 from vitrail.models.backbone import Backbone
 
@@ -31,7 +31,7 @@ def published(matrices: list[Tensor], discard: float) -> Tensor:
 def on_pixels(model: Backbone, row: Tensor) -> Tensor:
     """The patches of a class token's row, B 1+N -> B H W."""
     grid = model.config.grid(model.config.image_size)
-    return to_pixels(row[:, 1:].unflatten(1, grid), model.config.image_size, model.config)
+    return to_pixels(row[:, 1:].unflatten(1, grid), model.config.image_size, Places())
 
 
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
@@ -76,7 +76,7 @@ def test_attention_without_a_class_token_is_the_mean_over_queries() -> None:
     images, target = pictures(model), torch.tensor([0, 0])
     attention, _, _ = explicit_pass(model, images, target)
     row = attention[-1].mean(dim=(1, 2)).unflatten(1, model.config.grid(model.config.image_size))
-    expected = to_pixels(row, model.config.image_size, model.config)
+    expected = to_pixels(row, model.config.image_size, Places())
     torch.testing.assert_close(AttentionMapConfig().maps(model, images, target), expected, rtol=1e-5, atol=1e-5)
 
 

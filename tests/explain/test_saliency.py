@@ -183,6 +183,12 @@ def test_bad_input() -> None:
         saliency(model, images, target=7)
     with pytest.raises(InputError, match="Linear has no backbone"):
         saliency(nn.Linear(2, 2), images)
+    with pytest.raises(InputError, match="there are no images to explain"):
+        saliency(model, images[:0], "rollout")
+    with pytest.raises(ConfigError, match="the method is a ABCMeta; give its name"):
+        saliency(model, images, RolloutConfig)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the model is a str; it must be a module"):
+        saliency("vit_tiny_patch16", images)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="discard is 1"):
         RolloutConfig(discard=1.0)
     with pytest.raises(ConfigError, match="layer 9 does not exist"):

@@ -6,7 +6,9 @@ from registered import pictures, randomise, tiny
 
 from vitrail.explain.capture import capture
 from vitrail.explain.layer import attention_layers
+from vitrail.explain.placement import Places
 from vitrail.explain.propagation import Held, received
+from vitrail.explain.saliency import saliency
 from vitrail.explain.subsampled import Subsampled
 from vitrail.layers.attention import SubsampledAttention
 
@@ -47,7 +49,7 @@ def test_carrying_importance_down_is_that_of_the_queries(grid: tuple[int, int]) 
     weights = layer.weights(tokens, grid).mean(dim=1)  # 1 N N
     first = torch.arange(grid[0] * grid[1]).view(grid)[::2, ::2].flatten()  # the patch that asks, of each cell
     expected = held @ weights[0, first]
-    spread = Held(held[:, :0], held, coarse).on(0, grid)
+    spread = Held(held[:, :0], held, coarse, Places()).on(0, grid)
     rows = torch.arange(grid[0] * grid[1])
     torch.testing.assert_close(received(spread, iter([(rows, weights)])), expected)
     unit = received(spread, iter([(rows, 3 * weights)]), normalise=True, residual=False)
@@ -73,6 +75,20 @@ def test_all_of_levit_is_captured_between_stages_too() -> None:
         assert seen.tokens[layer.index].shape[1] == seen.token_gradients[layer.index].shape[1] == patches
         assert seen.attention[layer.index].shape == (2, layer.module.num_heads, patches, patches)
         assert seen.gradients[layer.index].shape == seen.attention[layer.index].shape
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])
+def test_importance_passes_where_every_gradient_is_negative(method: str) -> None:
+    """No residual branch goes around attention between stages: what it attends to is what there is."""
+    torch.manual_seed(0)
+    model = tiny("levit_128s")
+    images = pictures(model, 1)
+    with capture(model, layers=[1], gradients=True) as seen:
+        model(images)[:, 1].sum().backward()
+    assert (seen.gradients[1] <= 0).all()
+    found = saliency(model, images, method, target=1)
+    assert found.min() >= 0
+    assert found.std() > 0.01 * found.mean() > 0
 
 
 def test_the_gradient_is_that_of_explicit_attention() -> None:

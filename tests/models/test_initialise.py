@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.models.initialise import initialise_convolutions
+from vitrail.models.initialise import Undrawn, initialise_convolutions
 from vitrail.models.registry import create
 
 DIM, FAN_IN = 128, 3 * 16 * 16
@@ -104,3 +104,15 @@ def test_convolutions_are_filled_by_their_fan_out_or_as_told(std, expected):
     initialise_convolutions(nn.Sequential(conv), std=std)
     assert conv.weight.std().item() == pytest.approx(expected, rel=0.05)
     assert not conv.bias.any()
+
+
+def test_undrawn_weights_cost_no_random_number():
+    before = torch.random.get_rng_state()
+    with Undrawn():
+        model = fresh("trunc_normal", position=["learned", "rope"])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    drawn = fresh("trunc_normal", position=["learned", "rope"])
+    assert {name: table.shape for name, table in drawn.state_dict().items()} == {
+        name: table.shape for name, table in model.state_dict().items()
+    }
+    assert not torch.equal(torch.random.get_rng_state(), before)

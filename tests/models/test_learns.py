@@ -18,7 +18,8 @@ STEPS, BATCH, EVERY = 300, 64, 10
 def pictures() -> tuple[Tensor, Tensor]:
     data = read_embedded().train
     images = torch.stack([data.read(index) for index in range(256)]).float() / 127.5 - 1  # 256 1 28 28
-    return F.pad(images, (2, 2, 2, 2), value=-1.0), data.labels[:256]
+    images = F.pad(images, (2, 2, 2, 2), value=-1.0)
+    return images.to(memory_format=torch.channels_last), data.labels[:256]
 
 
 @pytest.mark.parametrize("name", one_of_each_design())
@@ -29,8 +30,9 @@ def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
     if isinstance(config, StagedConfig):
         config = apply(config, {"depths": [2] * len(config.depths)})
     torch.manual_seed(0)
-    model = build(family, config).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    # A CPU convolves each channel alone twice as fast where the channels of a pixel lie side by side.
+    model = build(family, config).train().to(memory_format=torch.channels_last)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     found = 0.0
     for step in range(STEPS):
         chosen = torch.randperm(256)[:BATCH]

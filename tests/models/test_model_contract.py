@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from registered import image_size, one_of_each_design, one_of_each_family, option_sets, pictures, tiny
+from registered import image_size, one_of_each_design, one_of_each_family, option_sets, pictures, shrunk, tiny
+from undrawn import without_data
 
 from vitrail.config import from_dict, to_dict
 from vitrail.errors import InputError, Unsupported
@@ -28,7 +29,12 @@ def is_tied(name: str) -> bool:
 
 
 # One model of tokens, one of stages with windows, one of convolutions: for what is slow and differs little otherwise.
-a_few = pytest.mark.parametrize("name", ["vit_tiny_patch16", "swin_tiny_patch4_window7", "resnet18"])
+FEW = {
+    "vit_tiny_patch16": {},
+    "swin_tiny_patch4_window7": {"dims": (16, 32), "depths": (1, 2), "num_heads": (1, 2)},
+    "resnet18": {},
+}
+a_few = pytest.mark.parametrize(("name", "changes"), FEW.items(), ids=FEW)
 
 
 def gradients(model: Backbone, images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -41,7 +47,7 @@ def gradients(model: Backbone, images: torch.Tensor) -> dict[str, torch.Tensor]:
 @every_name
 def test_name_builds_at_its_full_size(name):
     family, config = resolve(name)
-    with torch.device("meta"):
+    with without_data():
         model = build(family, config)
     assert isinstance(model, family.module)
     assert model.config == config
@@ -172,7 +178,7 @@ def test_dynamic_size_is_a_resized_copy(name):
 @every_option_set
 @pytest.mark.parametrize("rates", [{}, {"dropout": 0.2, "drop_path": 0.4}], ids=["calm", "dropping"])
 def test_checkpointing_gives_the_same_gradients(name, rates):
-    known = {rate: value for rate, value in rates.items() if hasattr(tiny(name).config, rate)}
+    known = {rate: value for rate, value in rates.items() if hasattr(shrunk(name), rate)}
     model = tiny(name, **known).train()
     images = pictures(model, batch=4)
     kept = gradients(model, images)
@@ -207,20 +213,18 @@ def resized(name: str) -> Backbone:
 
 
 @every_design
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(compiles, exports, id="compiles-exports"),
+        pytest.param(exports, compiles, id="exports-compiles", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_compiles_at_its_size_and_exports_at_another(name):
-    model, other = tiny(name), resized(name)
-    compiles(model, pictures(model))
-    exports(other, pictures(other))
-
-
-@pytest.mark.slow
-@every_design
-@pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_exports_at_its_size_and_compiles_at_another(name):
-    model, other = tiny(name), resized(name)
-    exports(model, pictures(model))
-    compiles(other, pictures(other))
+def test_compiles_and_exports_at_two_sizes(name, first, second):
+    own, other = tiny(name), resized(name)
+    first(own, pictures(own))
+    second(other, pictures(other))
 
 
 @pytest.mark.slow
@@ -232,8 +236,8 @@ def test_every_option_compiles_and_exports(name):
 
 
 @a_few
-def test_exports_with_any_batch(name):
-    model = tiny(name)
+def test_exports_with_any_batch(name, changes):
+    model = tiny(name, **changes)
     exports(model, pictures(model), **ANY_BATCH)
 
 
@@ -243,8 +247,8 @@ def test_exports_strictly():
 
 
 @a_few
-def test_exported_features_are_named(name):
-    model = tiny(name)
+def test_exported_features_are_named(name, changes):
+    model = tiny(name, **changes)
 
     class FeaturesOnly(torch.nn.Module):
         def __init__(self):
@@ -261,8 +265,8 @@ def test_exported_features_are_named(name):
 
 
 @a_few
-def test_compiled_gradients_are_the_same(name):
-    model = tiny(name).train()
+def test_compiled_gradients_are_the_same(name, changes):
+    model = tiny(name, **changes).train()
     images = pictures(model)
     expected = gradients(model, images)
     torch._dynamo.reset()

@@ -27,6 +27,8 @@ from vitrail.training.distributed import (
 
 TESTS = Path(__file__).parent.parent
 STILL = {"model": {"drop_path": 0.0, "dropout": 0.0}, "epochs": 2, "accumulate": 2}  # dropout differs by process
+# Muon's matrices have to be gathered under FSDP; all that is no matrix of a block is AdamW's there, too.
+OPTIONS = {"ddp": STILL, "fsdp": STILL | {"optimiser": {"kind": "muon", "lr": 3e-3}}}
 
 TOGETHER = """
 import json, os, signal, sys, warnings
@@ -96,14 +98,6 @@ def together(folder: Path, *, restarts: int = 0, **options: object) -> dict:
     return json.loads((folder / "told.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
-    loop = small_loop(tmp_path_factory.mktemp("alone"), **STILL)
-    history = loop.run().history
-    losses, scores = [entry["train"]["loss"] for entry in history], [entry["val"]["accuracy"] for entry in history]
-    return losses, scores, whole(loop.learner.task)
-
-
 class Through(NamedTuple):
     """A run of two processes that nobody disturbed."""
 
@@ -115,7 +109,17 @@ class Through(NamedTuple):
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def through(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Through:
     folder = tmp_path_factory.mktemp(request.param)
-    return Through(request.param, folder, together(folder, shard=request.param, count=True, **STILL))
+    return Through(request.param, folder, together(folder, shard=request.param, count=True, **OPTIONS[request.param]))
+
+
+@pytest.fixture(scope="module")
+def alone(
+    through: Through, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    loop = small_loop(tmp_path_factory.mktemp("alone"), **OPTIONS[through.shard])
+    history = loop.run().history
+    losses, scores = [entry["train"]["loss"] for entry in history], [entry["val"]["accuracy"] for entry in history]
+    return losses, scores, whole(loop.learner.task)
 
 
 def test_two_processes_learn_what_one_learns(through: Through, alone: tuple) -> None:
@@ -136,7 +140,7 @@ def test_two_processes_learn_what_one_learns(through: Through, alone: tuple) -> 
 
 
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint(through: Through, tmp_path: Path) -> None:
-    told = together(tmp_path, shard=through.shard, count=True, kill=6, restarts=1, **STILL)
+    told = together(tmp_path, shard=through.shard, count=True, kill=6, restarts=1, **OPTIONS[through.shard])
     assert told["first"] == 4  # the second life began at the checkpoint of the first epoch
     assert told["losses"] == through.told["losses"]
     first, second = (torch.load(folder / "weights.pt") for folder in (through.folder, tmp_path))

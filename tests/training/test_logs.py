@@ -4,6 +4,7 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from vitrail.errors import ConfigError
 from vitrail.training.logs import Logs
 
 ENTRY = {
-    "epoch": 1, "step": 4, "lr": 0.1, "train": {"loss": 1.25}, "val": {"accuracy": 0.5},
+    "epoch": 1, "step": 4, "lr": 0.1, "train": {"loss": 1.25}, "val": {"accuracy": 0.5, "images": 24},
     "seconds": 2.0, "images_per_second": 1234.5, "waiting": 0.031,
 }  # fmt: skip
 
@@ -41,6 +42,77 @@ def test_a_bar_in_a_terminal(tmp_path: Path) -> None:
     said, _ = written(tmp_path, terminal=True)
     assert re.search(r"epoch 1/3 .*2/4 loss 1.5000  [\d,]+ images/s  waiting 0.0 %", said)
     assert "accuracy 0.5000" in said
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("vitrail.training.logs.time", SimpleNamespace(perf_counter=lambda: self.now))
+
+
+def quiet_place() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False, width=200)
+
+
+def test_a_long_run_says_so_at_once_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, console = Clock(monkeypatch), quiet_place()
+    with Logs(tmp_path, images=16, console=console) as logs:
+        logs.advise = lambda epoch: f"an epoch of {epoch:g} s is long"
+        logs.begin(0, 30, 13, 0, 0.0)
+        clock.now += 20
+        logs.step(1, {"loss": 1.5}, 0.0)
+        clock.now += 20
+        logs.step(2, {"loss": 1.4}, 0.0)
+        clock.now += 20  # a minute of silence
+        logs.step(3, {"loss": 1.3}, 6.0)
+        logs.end(ENTRY, best=False)
+    said = console.file.getvalue().splitlines()
+    assert said[:3] == [
+        "this will take about 2 h 10 min: 390 steps of 20 s",
+        "an epoch of 260 s is long",
+        "epoch 1/30  step 3/13  loss 1.3000  0.8 images/s  waiting 10.0 %",
+    ]
+    assert len(said) == 4
+
+
+def test_a_resumed_run_counts_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, console = Clock(monkeypatch), quiet_place()
+    with Logs(tmp_path, images=16, console=console) as logs:
+        logs.begin(2, 4, 10, 5, 0.0)
+        clock.now += 1
+        logs.step(6, {}, 0.0)
+        clock.now += 4
+        logs.step(8, {}, 0.0)
+    assert console.file.getvalue() == "this will take about 30 s: 15 steps of 2 s\n"
+
+
+def test_reading_images_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, console = Clock(monkeypatch), quiet_place()
+    with Logs(tmp_path, console=console).reading("training images") as progress:
+        progress(100, 1_000)
+        clock.now += 61
+        progress(500, 1_000)
+    assert console.file.getvalue() == "reading training images: 500 of 1,000 images\n"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
+    logs = Logs(tmp_path, console=console)
+    with logs.reading("training images") as progress:
+        progress(250, 1_000)
+        logs._bar.refresh()
+    assert re.search(r"reading training images .* 250/1000 ", console.file.getvalue())
+
+
+def test_a_narrow_terminal_shows_all_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    with Logs(tmp_path, images=16, console=console) as logs:
+        logs.begin(0, 30, 13, 0, 0.0)
+        clock.now += 1
+        logs.step(2, {"loss": 1.5, "accuracy": 0.25}, 0.0)
+        logs._bar.refresh()
+    shown = r"epoch 1/30 +2/13 loss 1\.5000 accuracy 0\.2500 32 images/s waiting 0\.0 % "
+    assert re.search(shown, console.file.getvalue())
 
 
 def test_other_processes_keep_silent_and_write_nothing(tmp_path: Path) -> None:

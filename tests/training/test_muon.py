@@ -1,9 +1,13 @@
 """Muon: its steps are orthogonal, and the rest of the parameters move as AdamW moves them."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from small_run import Toy
+from small_run import Toy, resumed, small_loop
 
+from vitrail.errors import TrainingError
+from vitrail.models.checkpoint.files import digest, read, write_tensors
 from vitrail.training.config import OptimiserConfig
 from vitrail.training.muon import Muon, orthogonal
 from vitrail.training.optimiser import build
@@ -57,3 +61,15 @@ def test_queries_keys_and_values_are_turned_each_on_their_own():
         assert torch.linalg.svdvals(part).max() < 1.4
         assert torch.linalg.svdvals(part).mean() > 0.6
     assert "momentum" in muon.state[weight]
+
+
+def test_a_checkpoint_without_momentum_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, optimiser={"kind": "muon"}, ema=None)
+    loop.run(until=1)
+    file = loop.save()
+    weights = read(file)
+    header = weights.metadata["run"].partition(" ")[2]
+    tensors = {name: tensor for name, tensor in weights.tensors.items() if not name.endswith(".momentum")}
+    write_tensors(file, tensors, {"run": f"{digest(header, tensors)} {header}"})  # as it was once written
+    with pytest.raises(TrainingError, match=r"step-000000001\.safetensors lacks optimiser\.backbone\..*\.momentum"):
+        resumed(tmp_path, optimiser={"kind": "muon"}, ema=None)

@@ -1,4 +1,4 @@
-"""How images were normalised, as the files beside weights tell it; and that runs and teachers go by it."""
+"""How images were normalised, as weights tell it: runs, teachers and predictions go by it."""
 
 import json
 import warnings
@@ -10,12 +10,12 @@ import torch
 from small_data import photos, split
 
 import vitrail
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import ConfigError
 from vitrail.models.checkpoint.timm import Timm
 from vitrail.tasks.distill import Distill, Normalisation
-from vitrail.training.normalisation import normalisation_of
+from vitrail.training.normalisation import normalisation_of, of_config
 from vitrail.training.plan import Plan, make_plan
-from vitrail.training.trained import open_trained
+from vitrail.training.trained import Trained, open_trained
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TINY = {"dim": 32, "depth": 1, "num_heads": 2, "image_size": 32, "num_classes": 2}
@@ -35,44 +35,6 @@ def of_timm(folder: Path) -> Path:
     return beside(folder, "config.json", {**foreign.config, "pretrained_cfg": {"mean": MEAN, "std": STD}})
 
 
-TOLD = {
-    "a run": ("run.json", {"recipe": {"augment": {"mean": MEAN, "std": STD}}}),
-    "timm": ("config.json", {"architecture": "x", "pretrained_cfg": {"mean": MEAN, "std": STD}}),
-    "timm, long ago": ("config.json", {"architecture": "x", "mean": MEAN, "std": STD}),
-    "Hugging Face": ("preprocessor_config.json", {"do_normalize": True, "image_mean": MEAN, "image_std": STD}),
-}
-
-
-@pytest.mark.parametrize("who", TOLD)
-def test_files_that_tell(who: str, tmp_path: Path) -> None:
-    assert normalisation_of(beside(tmp_path, *TOLD[who])) == Normalisation(MEAN, STD)
-    (tmp_path / "model.safetensors").touch()
-    assert normalisation_of(tmp_path / "model.safetensors") == Normalisation(MEAN, STD)
-
-
-def test_a_run_that_names_none_has_the_usual_one(tmp_path: Path) -> None:
-    beside(tmp_path, "run.json", {"recipe": {"augment": {"mean": None, "std": None}}})
-    assert normalisation_of(tmp_path) == Normalisation((0.5,), (0.5,))
-
-
-def test_files_that_do_not_tell(tmp_path: Path) -> None:
-    assert normalisation_of(tmp_path) is None
-    beside(tmp_path, "config.json", {"architectures": ["ViTForImageClassification"]})
-    beside(tmp_path, "preprocessor_config.json", {"do_resize": True})
-    assert normalisation_of(tmp_path) is None
-
-
-def test_pixels_that_were_left_as_they_are(tmp_path: Path) -> None:
-    beside(tmp_path, "preprocessor_config.json", {"do_normalize": False, "image_mean": MEAN, "image_std": STD})
-    assert normalisation_of(tmp_path) == Normalisation((0.0,), (1.0,))
-
-
-@pytest.mark.parametrize("about", ["{", "[]", {"mean": [0.5], "std": [0.0]}, {"mean": "x", "std": [1]}])
-def test_a_damaged_file_is_named(about: Any, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged, it does not tell how images are normalised"):
-        normalisation_of(beside(tmp_path, "config.json", about))
-
-
 def planned(**options: Any) -> Plan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fresh head is told
@@ -89,9 +51,36 @@ def test_fine_tuning_and_predictions_go_by_it(tmp_path: Path) -> None:
     torch.testing.assert_close(open_trained(weights).prepare(black)[0, :, 0, 0], expected)
 
 
+def test_a_model_that_is_saved_again_or_converted_normalises_as_before(tmp_path: Path) -> None:
+    weights = of_timm(tmp_path / "timm")
+    vitrail.save(vitrail.load(weights), tmp_path / "again")
+    vitrail.convert(weights, tmp_path / "hf", to="hf")
+    black = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    expected = open_trained(weights).prepare(black)
+    for place in ("again", "hf"):
+        assert normalisation_of(tmp_path / place) == Normalisation(MEAN, STD)
+        assert torch.equal(open_trained(tmp_path / place).prepare(black), expected)
+        assert planned(start=tmp_path / place).config.augment.mean == MEAN
+
+
 def test_what_the_recipe_says_goes_first(tmp_path: Path) -> None:
     plan = planned(start=of_timm(tmp_path / "timm"), changes={"augment": {"mean": [0.1], "std": [0.2]}})
     assert (plan.config.augment.mean, plan.config.augment.std) == ((0.1,), (0.2,))
+
+
+def test_the_packaged_model_is_fine_tuned_as_it_was_trained() -> None:
+    plan, packaged = planned(start="packaged"), open_trained("packaged")
+    assert of_config(plan.config.augment) == packaged.normalisation
+    config = plan.backbone_config
+    assert (config.num_classes, config.channels) == (2, packaged.task.backbone.config.channels)
+    assert any("grey, as the weights know them" in note for note in plan.notes) == (config.channels == 1)
+    body, head = plan.task().backbone.state_dict(), "head.weight"
+    assert all(torch.equal(body[name], tensor) for name, tensor in weights_of(packaged).items() if name[:4] != "head")
+    assert body[head].shape[0] == len(plan.classes)
+
+
+def weights_of(trained: Trained) -> dict[str, torch.Tensor]:
+    return trained.task.backbone.state_dict()
 
 
 def test_weights_that_tell_nothing_are_mentioned(tmp_path: Path) -> None:

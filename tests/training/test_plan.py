@@ -73,11 +73,15 @@ def test_a_fresh_head_is_told_once(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_a_misspelt_option_of_the_model_or_the_recipe() -> None:
+def test_a_misspelt_option_of_the_model_or_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'depth'"):
         make_plan(split(photos(20)), model="vit32_small", changes={"options": {"dept": 2}})
     with pytest.raises(ConfigError, match="did you mean 'vit32_small'"):
         make_plan(split(photos(20)), model="vit32_smal")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("epoch: 3")
+    with pytest.raises(ConfigError, match=r"recipe .*mine\.yaml: epoch is not an option.*did you mean 'epochs'"):
+        make_plan(split(photos(20)), recipe=recipe)
 
 
 def test_two_tasks_of_a_plan_are_equal() -> None:
@@ -112,6 +116,7 @@ def test_lora_and_freezing_are_applied_and_said() -> None:
     task = plan.task()
     assert any(isinstance(module, LoRALinear) for module in task.modules())
     assert any("parameters learn" in note for note in plan.notes)
+    assert any("stays at random" in note for note in plan.notes)
     plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS, "freeze_until": "blocks.1"})
     assert not plan.task().backbone.patch.projection.weight.requires_grad
 
@@ -129,9 +134,11 @@ def test_a_teacher_makes_it_distillation() -> None:
 
 def test_stored_sizes() -> None:
     data = photos(4, size=32)
-    assert stored_size(data, (32, 32), cropped=True) == (32, 32)  # in memory already
+    data.size = (32, 32)
+    assert stored_size(data, (32, 32), cropped=True) == (32, 32)
+    assert stored_size(data, (224, 224), cropped=True) == (32, 32)  # what is small stays small on disk
     assert stored_size(data, (8, 8), cropped=False) == (8, 8)
-    data.array = None
+    data.size = None
     assert stored_size(data, (224, 224), cropped=True) == (256, 256)
     assert stored_size(data, (224, 224), cropped=False) == (224, 224)
 

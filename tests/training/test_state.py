@@ -11,6 +11,7 @@ import torch
 from small_run import bits, resumed, same_bits, small_loop
 
 from vitrail.errors import CheckpointError, Notice, TrainingError
+from vitrail.training.distributed import ShardedStore, World
 from vitrail.training.loop import Loop
 from vitrail.training.state import Header, Progress, Store, differences
 
@@ -86,6 +87,16 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
 def test_nothing_to_resume_from(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="holds no checkpoint to resume from; start it without resume"):
         resumed(tmp_path)
+
+
+def test_checkpoints_of_the_other_kind_are_not_overlooked(tmp_path: Path) -> None:
+    (tmp_path / "sharded" / "step-000000004").mkdir(parents=True)
+    with pytest.raises(TrainingError, match=r"was begun otherwise.*: resume it with torchrun and --shard fsdp"):
+        Store(tmp_path / "sharded").newest()
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "step-000000004.safetensors").touch()
+    with pytest.raises(TrainingError, match="resume it with --shard ddp, or one process"):
+        ShardedStore(tmp_path / "whole", keep=3, world=World()).newest()
 
 
 def test_another_model_or_recipe_is_refused_with_all_differences(tmp_path: Path) -> None:

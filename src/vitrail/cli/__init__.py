@@ -151,7 +151,9 @@ def _judging(verbs: Any) -> None:
 
     verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
     verb.add_argument("data", help="what you would train on")
-    verb.add_argument("--model", metavar="NAME", help="also estimate memory, and a batch that fits, for this model")
+    verb.add_argument(
+        "--model", metavar="NAME", help="the model to estimate time, memory and a batch for; else what train takes"
+    )
     verb.add_argument("--image-size", metavar="SIZE", type=image_size)
     verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
     _output_options(verb)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.options import busy, image_size, show_report
+from vitrail.cli.options import busy, image_size, layer_numbers, show_report
 from vitrail.errors import BrokenImage, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--target", metavar="CLASS", help="the class to explain (default: the one that is predicted)")
     verb.add_argument(
-        "--layers", metavar="NUMBERS", type=_numbers, help="attention layers that are kept, e.g. 0,5,-1 (default: all)"
+        "--layers",
+        metavar="NUMBERS",
+        type=layer_numbers,
+        help="attention layers that are kept, e.g. 0,5,-1 (default: all)",
     )
     verb.add_argument(
         "--steps", metavar="N", type=int, default=32, help="of insertion and deletion; fewer are faster (default 32)"
@@ -58,14 +61,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers; write numbers: 0,5,-1") from None
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise argparse.ArgumentTypeError("it names no method; write one or more: relevance,rollout")
+    return list(dict.fromkeys(words))
 
 
 def explain(options: argparse.Namespace) -> None:
@@ -77,6 +76,8 @@ def explain(options: argparse.Namespace) -> None:
 
     if options.layers is not None and options.html is None:
         raise ConfigError("--layers chooses what a page keeps: name it too, as in --out page.html")
+    if options.html is not None and options.html.is_dir():
+        raise DataError(f"the page cannot be written to {options.html}: it is a folder; name a file in it")
     views, about, broken = list["View"](), dict[str, str](), dict[str, str]()
     for source in dict.fromkeys(name for name in (options.run, options.against) if name is not None):
         opened = _opened(source, options)

@@ -51,7 +51,9 @@ def _report(run: "Run") -> None:
     from vitrail.training.distributed import is_first  # noqa: PLC0415
 
     if is_first():
-        print(f"report: {run.report()}")  # noqa: T201
+        with busy("writing the report"):
+            file = run.report()
+        print(f"report: {file}")  # noqa: T201
 
 
 def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
@@ -135,15 +137,27 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.training.trained import training_cost, training_pace  # noqa: PLC0415
 
-    size, numbers = (224, 224), None
-    if options.model is not None:
-        cost = training_cost(options.model, options.image_size)
-        with busy(f"timing {options.model}"):
-            pace = training_pace(options.model, options.image_size, device=device())
-        size, numbers = cost.image_size, replace(cost.numbers, images_per_second=pace)
+    name, size = options.model, options.image_size
+    if name is None:
+        name, size = _would_take(options)
+    cost = training_cost(name, size)
+    with busy(f"timing {name}"):
+        pace = training_pace(name, size, device=device())
+    numbers = replace(cost.numbers, images_per_second=pace)
     with busy(f"examining {options.data}"):
-        report = examine(options.data, val=options.val, image_size=size, cost=numbers)
+        report = examine(options.data, val=options.val, image_size=cost.image_size, cost=numbers)
     show_report(report, options)
+
+
+def _would_take(options: argparse.Namespace) -> tuple[str, tuple[int, int]]:
+    """The model that `train` would take for some data, and its image size."""
+    from vitrail.data.source import survey  # noqa: PLC0415
+    from vitrail.training.plan import make_plan  # noqa: PLC0415
+
+    with busy(f"looking at {options.data}"):
+        changes = {} if options.image_size is None else {"image_size": options.image_size}
+        plan = make_plan(survey(options.data, val=options.val), changes=changes)
+    return plan.config.model, plan.backbone_config.image_size
 
 
 def demo(options: argparse.Namespace) -> None:

@@ -48,7 +48,7 @@ class OneHead(AttentionMapConfig):
             return received(tokens, fused(seen, layer, lambda chunk: chunk.attention[:, self.head]))
 
         seen, held = watched(model, images, self.read())
-        return on_pixels(carried(seen, held, step), images, model)
+        return on_pixels(carried(seen, held, step), images)
 
 
 def _offer(kind: type[Method], model: Backbone) -> Offer:

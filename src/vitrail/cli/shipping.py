@@ -31,6 +31,10 @@ def add_export(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--count", type=int, default=200, help="how many of them (default 200)")
     verb.add_argument("--rounds", type=int, default=5, help="rounds of timing in the certificate (default 5)")
+    verb.add_argument(
+        "--any-size", action="store_true",
+        help="the model works at the size its pictures come in, not at its own; where its family allows it",
+    )  # fmt: skip
     verb.add_argument("--licence", help="the licence of the weights, which the artefacts state")
     verb.add_argument("--force", action="store_true", help="write what is outside tolerance, too")
 
@@ -79,7 +83,7 @@ def export(options: argparse.Namespace) -> None:
     run = _run_file(options.run)
     images, calibration = _pictures(options, run)
     certify = CertifyConfig(images=options.count, rounds=options.rounds)
-    config = ShipConfig(targets=targets, force=options.force, certify=certify)
+    config = ShipConfig(targets=targets, any_size=options.any_size, force=options.force, certify=certify)
     confidence, sentence = _confidence(opened, options.run)
     with busy(f"exporting {options.run} to {', '.join(targets)}"):
         told = {"licence": options.licence, "recipe": run.get("recipe")}

@@ -45,7 +45,8 @@ class Arrays(Dataset):
         self.place = place or name
         self.files = tuple(files)
         self._axis, self._white = _channel_axis(images.shape, self.place), _white(images, self.place)
-        self.array = self._whole()
+        height = 2 if self._axis == 1 else 1
+        self.size, self.array = (images.shape[height], images.shape[height + 1]), self._whole()
 
     def _whole(self) -> Tensor | None:
         """All images, uint8, N C H W, where they lie in memory and need no conversion."""

@@ -18,6 +18,7 @@ class Dataset(ABC):
     name: str
     classes: tuple[str, ...]
     labels: Tensor
+    size: tuple[int, int] | None = None  # of every image, where all are known to have one
     array: Tensor | None = None  # N C H W uint8 where all images lie in memory already; None: read one by one
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class Subset(Dataset):
     def __init__(self, whole: Dataset, indices: Sequence[int]) -> None:
         self.whole, self.indices = whole, list(indices)
         self.name, self.classes, self.labels = whole.name, whole.classes, whole.labels[self.indices]
-        self.array = None if whole.array is None else whole.array[self.indices]
+        self.size, self.array = whole.size, None if whole.array is None else whole.array[self.indices]
 
     def read(self, index: int) -> Tensor:
         """One image, uint8, C H W."""
@@ -85,7 +86,7 @@ class Relabelled(Dataset):
 
     def __init__(self, whole: Dataset, labels: Tensor, classes: tuple[str, ...]) -> None:
         self.whole, self.name, self.labels, self.classes = whole, whole.name, labels, classes
-        self.array = whole.array
+        self.size, self.array = whole.size, whole.array
 
     def read(self, index: int) -> Tensor:
         """One image, uint8, C H W."""

@@ -58,6 +58,7 @@ class Card:
     precision: str = "float32"
     kept: tuple[str, ...] = ()  # layers that stayed in floating point where the others are int8
     opset: int | None = None
+    step: int | None = None  # pixels: the model works at the size of its images, in whole steps; None: at image_size
     input: str = "images: uint8 B H W C, any size; C is 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA)"
     output: str = "logits: float32 B K; probabilities: float32 B K"
     version: str = __version__

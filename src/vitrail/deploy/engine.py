@@ -23,6 +23,7 @@ from torch import Tensor
 
 from vitrail.data.cache import fit
 from vitrail.deploy.card import KEY, Card, Opened
+from vitrail.deploy.dynamic import with_dynamic_int8
 from vitrail.deploy.servable import Pixels, Servable
 from vitrail.errors import CheckpointError, ConfigError, InputError
 from vitrail.hardware import CAP, bf16_works, room_for_signals
@@ -34,12 +35,17 @@ ARTEFACTS = (".pt2", ".onnx", ".xml")  # suffixes of what `vitrail export` write
 CHOICE = "fastest.json"  # in a folder of artefacts: the one that `vitrail bench` found fastest on this machine
 
 
+# Weights become constants of the code; what was tried on the way to it is not told.
+_INDUCTOR = {"freezing": True, "autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
+
+
 class Engine(ABC):
     """A model ready to answer; engines are made by `open_engine` and may be called from several threads."""
 
-    def __init__(self, source: str | Path, card: Card, *, threads: int | None = None, half: bool = False) -> None:
-        self.source, self.card = str(source), card
-        self.threads, self.half = threads, half  # as asked for; half is bf16 where nothing else is said
+    half = dynamic = False  # whether in bf16 what is not int8; whether int8 without calibration
+
+    def __init__(self, source: str | Path, card: Card, *, threads: int | None = None) -> None:
+        self.source, self.card, self.threads = str(source), card, threads  # as asked for; None is up to the backend
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -133,7 +139,7 @@ class CompiledEngine(TorchEngine):
     def run(self, images: Array) -> Array:
         """Uint8 B H W C -> logits B K."""
         pixels = self.module.pixels(torch.from_numpy(images))
-        with quiet(), self.inductor.patch(freezing=True):
+        with quiet(), self.inductor.patch(**_INDUCTOR):
             logits: Tensor = self.compiled(pixels.bfloat16() if self.half else pixels)
         return logits.float().numpy()
 
@@ -163,16 +169,17 @@ class ExportedEngine(Engine):
 
 
 class OnnxEngine(Engine):
-    """An .onnx in ONNX Runtime, on the CPU."""
+    """An .onnx in ONNX Runtime, on the CPU; one of float32 may be opened in int8 that needs no calibration."""
 
-    def __init__(self, path: Path, *, threads: int | None = None) -> None:
-        runtime = needs("onnxruntime")
+    def __init__(self, path: Path, *, threads: int | None = None, dynamic: bool = False) -> None:
+        self.dynamic, runtime = dynamic, needs("onnxruntime")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors alone
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
-            self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            graph = with_dynamic_int8(needs("onnx"), path) if dynamic else str(path)
+            self.session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the runtime's own errors have no common base
             raise CheckpointError(f"ONNX Runtime cannot open {path}: {str(error).splitlines()[0]}") from error
         room_for_signals()
@@ -183,7 +190,7 @@ class OnnxEngine(Engine):
     @property
     def backend(self) -> str:
         """What runs it."""
-        return f"ONNX Runtime {self.version}, {self.card.precision}"
+        return f"ONNX Runtime {self.version}, {'dynamic int8' if self.dynamic else self.card.precision}"
 
     def run(self, images: Array) -> Array:
         """Uint8 B H W C -> logits B K."""
@@ -204,7 +211,8 @@ class OpenVINOEngine(Engine):
             card = str(model.get_rt_info([KEY]).value) if model.has_rt_info([KEY]) else None
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO cannot open {path}: {str(error).strip().splitlines()[-1]}") from error
-        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads, half=half)
+        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
+        self.half = half
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32"}
         settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
         self.compiled = core.compile_model(model, "CPU", settings)
@@ -214,7 +222,8 @@ class OpenVINOEngine(Engine):
     @property
     def backend(self) -> str:
         """What runs it."""
-        return f"OpenVINO {self.version}, {self.card.precision}{' with bf16' if self.half else ''}"
+        halved = {"float32": "bf16", "int8": "int8 with bf16"}
+        return f"OpenVINO {self.version}, {halved[self.card.precision] if self.half else self.card.precision}"
 
     def run(self, images: Array) -> Array:
         """Uint8 B H W C -> logits B K."""
@@ -228,21 +237,22 @@ def open_engine(
     open_run: Callable[[str | Path], Opened] | None = None,
     threads: int | None = None,
     half: bool = False,
+    dynamic: bool = False,
 ) -> Engine:
     """The engine for an artefact, for the fastest one of a folder of them, or for a run or checkpoint.
 
     A run is opened by `open_run`, which is `vitrail.open_trained`: artefacts do not need the training side. `half` lets
-    OpenVINO compute in bf16 what is not int8.
+    OpenVINO compute in bf16 what is not int8; `dynamic` makes int8 of a float32 .onnx, without calibration.
     """
     place = Path(path)
     if (place / CHOICE).is_file():
-        place, fast, half = _choice(place / CHOICE)
+        place, fast, half, dynamic = _choice(place / CHOICE)
         threads = threads or fast
     if place.suffix in ARTEFACTS:
         if not place.is_file():
             raise CheckpointError(f"there is no file {place}")
         if place.suffix == ".onnx":
-            return OnnxEngine(place, threads=threads)
+            return OnnxEngine(place, threads=threads, dynamic=dynamic)
         return OpenVINOEngine(place, threads=threads, half=half) if place.suffix == ".xml" else ExportedEngine(place)
     if open_run is None:
         raise ConfigError(
@@ -279,11 +289,12 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _choice(file: Path) -> tuple[Path, int | None, bool]:
-    """The artefact that was measured to be the fastest, with how many threads, and whether with bf16."""
+def _choice(file: Path) -> tuple[Path, int | None, bool, bool]:
+    """The artefact that was measured to be the fastest, with how many threads, whether with bf16, whether dynamic."""
     try:
         choice = json.loads(file.read_text(encoding="utf-8"))
-        return file.parent / str(choice["artefact"]), choice["threads"], bool(choice.get("half", False))
+        half, dynamic = (bool(choice.get(way, False)) for way in ("half", "dynamic"))
+        return file.parent / str(choice["artefact"]), choice["threads"], half, dynamic
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is damaged; write it anew: vitrail bench {file.parent}") from error
 

@@ -1,18 +1,21 @@
 """A model as a file that needs no vitrail: torch.export (.pt2), ONNX, OpenVINO IR; preprocessing inside.
 
-Batch, height, width and channels of the images are free in every one of them; the model inside works at its own size.
+Batch, height, width and channels of the images are free in every one of them; the model inside works at its own size,
+or at that of the images (`to_any_size`).
 """
 
 import contextlib
 import io
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from vitrail.deploy.anysize import at_any_size, by_products, for_graph, steps, why_tied
 from vitrail.deploy.card import KEY, Card
 from vitrail.deploy.engine import needs, quiet
 from vitrail.deploy.servable import Servable
@@ -21,6 +24,7 @@ from vitrail.errors import Unsupported
 OPSET = 20
 SIDES = ("batch", "height", "width", "channels")
 MAX_BATCH, MAX_SIDE = 65_536, 65_536
+_TRIES = 2  # steps: some families pool or fold once more than the grid of their last level says
 
 
 def to_program(module: Servable) -> torch.export.ExportedProgram:
@@ -32,14 +36,30 @@ def to_program(module: Servable) -> torch.export.ExportedProgram:
     dims = {0: free("batch", min=1, max=MAX_BATCH), 3: free("channels", min=1, max=4)}
     dims |= {1: free("height", min=1, max=MAX_SIDE), 2: free("width", min=1, max=MAX_SIDE)}
     try:
-        with quiet(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            program = torch.export.export(module, (images,), dynamic_shapes={"images": dims}, strict=False)
+        # What fails, torch prints as a graph of pages; the reason is told below.
+        with quiet(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            program = torch.export.export(for_graph(module), (images,), dynamic_shapes={"images": dims}, strict=False)
+            program = by_products(program)
     except Exception as error:  # what a graph cannot hold fails in more ways than one can name
         name = type(module.model).__name__
         raise Unsupported(f"{name} cannot be exported by torch.export: {_reason(error)}") from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of the machine that exported are nobody's business
     return program
+
+
+def to_any_size(module: Servable) -> tuple[Servable, torch.export.ExportedProgram]:
+    """The eager model at the size of its pictures, and its graph; Unsupported says why a model works at one alone."""
+    height, width = module.model.config.image_size
+    why = "no steps divide it"
+    for step in islice(steps(module.model.config), _TRIES):
+        free = at_any_size(module, step)
+        try:
+            return free, to_program(free)
+        except Unsupported as error:
+            why = why_tied(free.model) or str(error)
+    name = type(module.model).__name__
+    raise Unsupported(f"{name} cannot be exported for any size, only for its own {height} x {width}: {why}")
 
 
 def write_torch(program: torch.export.ExportedProgram, card: Card, path: Path) -> Path:

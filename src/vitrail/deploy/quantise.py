@@ -1,12 +1,12 @@
 """int8: per-channel weights, activations calibrated on real images, and floating point where int8 does harm.
 
 Every product with stored weights (`MatMul`) of an .onnx becomes a candidate; convolutions, norms, attention's own
-products and the head stay as they are. Layers are ranked by how much int8 changes what they give; as long as the whole
-model loses more than half a point of top-1 agreement, the worst go back to floating point, and the report names them.
+products and the head stay as they are. Layers are ranked by how much int8 changes what they give; where the whole model
+loses more than half a point of top-1 agreement, as few of the worst as will do go back to floating point, and the
+report names them.
 """
 
-import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,14 @@ import numpy as np
 from vitrail.config import Config, Count, Rate
 from vitrail.deploy.card import KEY, Card
 from vitrail.deploy.certificate import CLOSE, differences, file_bytes, in_batches
-from vitrail.deploy.engine import Array, OnnxEngine, needs
+from vitrail.deploy.engine import Array, Engine, OnnxEngine, needs
+from vitrail.deploy.products import Layer, find_layers, to_int8
 from vitrail.errors import DataError, Unsupported
 from vitrail.report import Facts, Section, Table, Text, Unit, Value
 
 _LEVELS, _ROWS = 255, 256  # of an activation; rows of it that are kept to measure by
+_JUDGED = 16  # images at a time, where nothing but the answers is kept
 _TAILS = (0.0, 1e-5, 1e-4, 1e-3)  # shares that a range may leave out at each end
-_SCOPES = "pkg.torch.onnx.name_scopes"
 _LEGEND = (
     "Error: what int8 changes in a layer's output, relative to it. Outside: activations of other images beyond the "
     "range that calibration found."
@@ -31,24 +32,15 @@ _LEGEND = (
 
 @dataclass(frozen=True, kw_only=True)
 class QuantiseConfig(Config):
-    """How many images calibrate, how many at a time, and the agreement with float32 that must be kept.
+    """How many images calibrate, how many at a time, how many judge, and the agreement with float32 that must be kept.
 
     Images that are not needed for calibration judge the result; half of them where there are few.
     """
 
     calibrate: Count = 64
     batch: Count = 4
+    judge: Count = 200
     agreement: Rate = 1 - CLOSE / 100
-    step: Rate = 0.1  # share of the layers that go back to floating point at a time
-
-
-class Layer(NamedTuple):
-    """A product with stored weights: its node in the graph, the input's name, and weights K N."""
-
-    name: str
-    node: str
-    input: str
-    weights: Array
 
 
 @dataclass
@@ -130,7 +122,7 @@ def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig |
     if len(pixels) < 2:
         raise DataError(f"int8 needs images to calibrate on and others to be judged on; there are {len(pixels)}")
     count = min(config.calibrate, len(pixels) // 2)
-    seen, unseen = pixels[:count], pixels[count:]
+    seen, unseen = pixels[:count], pixels[count : count + config.judge]
     model = needs("onnx").load(source)
     layers = find_layers(model)
     if not layers:
@@ -139,16 +131,15 @@ def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig |
     errors = {layer.name: sensitivity(layer, ranges[layer.input]) for layer in layers}
     worst = sorted(errors, key=lambda name: -errors[name])
     engine = OnnxEngine(source)
-    expected = in_batches(engine, unseen, config.batch)
-    kept, step = 0, max(1, round(config.step * len(layers)))
-    while True:
+    expected = in_batches(engine, unseen, _JUDGED)
+
+    def attempt(kept: int) -> Judged | None:
         chosen = [layer for layer in layers if layer.name not in worst[:kept]]
         card = replace(engine.card, precision="int8", kept=tuple(worst[:kept]))
         write(model, chosen, ranges, card, target)
-        _, cosine, agreement = differences(expected, in_batches(OnnxEngine(target), unseen, config.batch))
-        if agreement >= config.agreement or kept >= len(layers):
-            break
-        kept = min(kept + step, len(layers))
+        return judged(OnnxEngine(target), unseen, expected, config.agreement)
+
+    kept, (cosine, agreement) = fewest_kept(attempt, len(layers))
     return Quantised(
         path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, judged=len(unseen), agreement=agreement,
         outside={layer.name: ranges[layer.input].outside for layer in layers}, enough=kept < len(layers),
@@ -156,16 +147,43 @@ def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig |
     )  # fmt: skip
 
 
-def find_layers(model: Any) -> list[Layer]:
-    """The products with stored weights K N, by the names that the layers have in the model."""
-    numpy_helper = needs("onnx.numpy_helper")
-    stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    found: list[Layer] = []
-    for node in model.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in stored and len(stored[node.input[1]].dims) == 2:
-            weights = numpy_helper.to_array(stored[node.input[1]])
-            found.append(Layer(_layer_name(node), node.name, node.input[0], weights))
-    return found
+class Judged(NamedTuple):
+    """The least cosine and the top-1 agreement with float32."""
+
+    cosine: float
+    agreement: float
+
+
+def judged(engine: Engine, pixels: Array, expected: Array, needed: float) -> Judged | None:
+    """What becomes of the answers to images; None as soon as more of them are other ones than may be."""
+    found: list[Array] = []
+    spare = (1 - needed) * len(pixels) + 1e-6
+    for start in range(0, len(pixels), _JUDGED):
+        part = slice(start, start + _JUDGED)
+        found.append(engine.run(pixels[part]))
+        spare -= (1 - differences(expected[part], found[-1])[2]) * len(found[-1])
+        if spare < 0:
+            return None
+    return Judged(*differences(expected, np.concatenate(found))[1:])
+
+
+def fewest_kept(attempt: Callable[[int], Judged | None], layers: int) -> tuple[int, Judged]:
+    """How few of the worst layers must stay in floating point, by halving; the last attempt is the one that counts.
+
+    All of them in int8 comes first, and is the end where it does no harm. Of 48 layers, at most eight attempts.
+    """
+    few, enough = -1, layers  # with `few` it fails, with `enough` it does not
+    tried, found = 0, attempt(0)
+    while True:
+        few, enough = (tried, enough) if found is None else (few, tried)
+        if enough - few <= 1 or enough == 0:
+            break
+        tried = (few + enough) // 2
+        found = attempt(tried)
+    if found is None or tried != enough:
+        found = attempt(enough)
+    assert found is not None  # noqa: S101  (it was not, or there is no int8 left that could do harm)
+    return enough, found
 
 
 def calibrate(model: Any, layers: Sequence[Layer], seen: Array, unseen: Array, *, batch: int) -> dict[str, Range]:
@@ -178,7 +196,7 @@ def calibrate(model: Any, layers: Sequence[Layer], seen: Array, unseen: Array, *
     for start in range(0, len(seen), batch):
         for name, values in zip(names, session.run(names, {"images": seen[start : start + batch]}), strict=True):
             rows = values.reshape(-1, values.shape[-1])  # B ... K -> R K
-            ends[name].append(np.array([np.quantile(rows, [tail, 1 - tail]) for tail in _TAILS]))  # T 2
+            ends[name].append(np.quantile(rows, [(tail, 1 - tail) for tail in _TAILS]))  # T 2
             share = max(1, _ROWS * batch // len(seen))
             kept[name].append(rows[draw.choice(len(rows), min(len(rows), share), replace=False)])
     ranges = {name: _best_range(np.concatenate(kept[name]), np.array(ends[name])) for name in names}
@@ -200,7 +218,7 @@ def _best_range(rows: Array, ends: Array) -> Range:
 def sensitivity(layer: Layer, span: Range) -> float:
     """How much int8 changes what the layer gives: the norm of the difference over the norm."""
     exact = span.rows @ layer.weights  # R N
-    levels, scale = _int8(layer.weights)
+    levels, scale = to_int8(layer.weights)
     changed = span.rounded(span.rows) @ (levels * scale)
     return float(np.linalg.norm(changed - exact)) / max(float(np.linalg.norm(exact)), 1e-12)
 
@@ -248,26 +266,13 @@ def _rounding(onnx: Any, graph: Any, name: str, span: Range) -> list[Any]:
 
 def _stored(onnx: Any, graph: Any, layer: Layer) -> Any:
     """Weights K N as int8 with one scale a column."""
-    levels, scale = _int8(layer.weights)
+    levels, scale = to_int8(layer.weights)
     names = [f"{layer.node}.{part}" for part in ("int8", "scale", "zero")]
     for name, values in zip(names, (levels, scale, np.zeros(len(scale), np.int8)), strict=True):
         graph.initializer.append(onnx.numpy_helper.from_array(values, name))
     return onnx.helper.make_node(
         "DequantizeLinear", names, [f"{layer.node}.weights"], name=f"{layer.node}.read", axis=1
     )
-
-
-def _int8(weights: Array) -> tuple[Array, Array]:
-    """Weights K N -> levels K N and a scale a column N, symmetric."""
-    scale = np.maximum(np.abs(weights).max(axis=0), 1e-12).astype(np.float32) / 127
-    return np.clip(np.round(weights / scale), -127, 127).astype(np.int8), scale
-
-
-def _layer_name(node: Any) -> str:
-    """The layer that a node was made from, such as blocks.0.mlp.fc1."""
-    told = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
-    scopes = [scope for scope in ast.literal_eval(told)[:-1] if scope]
-    return f"{scopes[-1].removeprefix('model.')}" if scopes else node.name
 
 
 def _with_outputs(model: Any, names: Sequence[str]) -> Any:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,9 @@ from vitrail.deploy.calibration import Calibration
 from vitrail.deploy.card import Card, Opened
 from vitrail.deploy.certificate import Certificate, CertifyConfig, at_size, certify
 from vitrail.deploy.engine import Engine, TorchEngine, open_engine
-from vitrail.deploy.export import to_program, write_onnx, write_openvino, write_torch
+from vitrail.deploy.export import to_any_size, to_program, write_onnx, write_openvino, write_torch
 from vitrail.deploy.quantise import QuantiseConfig, Quantised, quantise
+from vitrail.deploy.servable import LEAST_STEPS
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.report import Report, Section, Text
 
@@ -24,9 +25,13 @@ TARGETS: tuple[Target, ...] = ("torch", "onnx", "openvino")
 
 @dataclass(frozen=True, kw_only=True)
 class ShipConfig(Config):
-    """Which artefacts, and how they are proved; `force` writes those outside tolerance as well."""
+    """Which artefacts, and how they are proved; `force` writes those outside tolerance as well.
+
+    With `any_size` the model works at the size of its pictures, where its family allows it.
+    """
 
     targets: tuple[Target, ...] = TARGETS
+    any_size: bool = False
     force: bool = False
     certify: CertifyConfig = CertifyConfig()
     quantise: QuantiseConfig = QuantiseConfig()
@@ -65,7 +70,8 @@ def ship(
         hint = "(force writes it all the same)"
         refused |= {path.name: f"{certificate.faults(path.name)[0]} {hint}" for path in made if path not in passed}
         files = tuple(_moved(path, out) for path in passed)
-    report = certificate.write(out, _more(quantised, refused, forced=_forced(certificate, passed)))
+    told = _more(quantised, refused, forced=_forced(certificate, passed))
+    report = certificate.write(out, (Text("Sizes of images", _sizes(reference)), *told))
     return Shipped(files=files, refused=refused, report=report)
 
 
@@ -75,7 +81,11 @@ def _make(
     """The artefacts asked for, in a working folder; those that cannot be made, with the reason."""
     made: list[Path] = []
     refused: dict[str, str] = {}
-    program = to_program(reference.module)
+    if config.any_size:
+        reference.module, program = to_any_size(reference.module)
+        card = replace(card, step=reference.module.pixels.step)
+    else:
+        program = to_program(reference.module)
     wanted = config.targets
     if "torch" in wanted:
         made.append(write_torch(program, card, work / "model.pt2"))
@@ -108,6 +118,16 @@ def _moved(path: Path, out: Path) -> Path:
         if path.with_suffix(beside).is_file() and path.suffix != ".pt2":
             path.with_suffix(beside).replace(out / path.with_suffix(beside).name)
     return path.replace(out / path.name)
+
+
+def _sizes(reference: TorchEngine) -> str:
+    (height, width), step = reference.image_size, reference.module.pixels.step
+    if step is None:
+        return f"The model works at {height} x {width}; pictures of any size are cut and resized to it inside."
+    return (
+        f"The model works at the size of its pictures, in whole steps of {step} pixels, {LEAST_STEPS} or more a side; "
+        f"it was trained at {height} x {width}."
+    )
 
 
 def _forced(certificate: Certificate, passed: Sequence[Path]) -> list[str]:

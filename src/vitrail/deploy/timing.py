@@ -29,26 +29,32 @@ class Spread(NamedTuple):
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds that each took in each round; all are called twice before, and every round begins with another."""
+def interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warm: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds that each took in each round; all are called `warm` times before, and every round begins with another."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
-        run()
-        run()
+        for _ in range(warm):
+            run()
     names = list(runs)
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            start = clock()
             runs[name]()
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(clock() - start)
     return taken
 
 
 def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, Spread]:
-    """How many times faster than the base each was, round by round."""
+    """How many times faster than the base each was, round by round; some took part in the first rounds alone."""
     return {
-        name: Spread.of([ours / theirs for ours, theirs in zip(taken[base], times, strict=True)])
+        name: Spread.of([ours / theirs for ours, theirs in zip(taken[base], times, strict=False)])
         for name, times in taken.items()
     }
 

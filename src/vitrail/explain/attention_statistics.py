@@ -105,7 +105,7 @@ def statistics(
             with capture(backbone, layers=layers) as seen:
                 backbone(images)
             _take(found, left, seen, images, class_token=has_class_token(backbone))
-            for image in images[: max(spectra - count, 0)]:
+            for image in images[: max(spectra - count, 0) if found else 0]:
                 with capture(backbone, layers=list(found)) as seen:
                     backbone(image[None])
                 _decompose(found, spectrum, seen)
@@ -145,8 +145,8 @@ def _take(found: Found, left: dict[int, str], seen: Seen, images: Tensor, *, cla
 
 
 def measure(seen: Seen, index: int, size: tuple[int, int], *, class_token: bool) -> dict[str, Tensor]:
-    """All measures of one layer that need a few rows at a time: B A each."""
-    grid, num_prefix = seen.grid[index], seen.num_prefix[index]
+    """All measures of one layer that need a few rows at a time, those of the tokens that ask: B A each."""
+    grid, num_prefix, asks = seen.grid[index], seen.num_prefix[index], _asking(seen, index)
     sums: dict[str, Tensor] = {}
 
     def add(name: str, values: Tensor) -> None:
@@ -154,22 +154,31 @@ def measure(seen: Seen, index: int, size: tuple[int, int], *, class_token: bool)
 
     rows = 0
     for chunk in seen.chunks(index):
-        attention, rows = chunk.attention, rows + len(chunk.rows)
+        asking = chunk.rows[asks[chunk.rows]]  # R
+        attention, rows = chunk.attention[:, :, asks[chunk.rows]], rows + len(asking)
         add("entropy", torch.special.entr(attention).sum(dim=(-2, -1)))
         add("gram", torch.einsum("barn,bcrn->bac", attention, attention))
-        patches = chunk.rows >= num_prefix  # R
+        patches = asking >= num_prefix  # R
         asked = attention[:, :, patches, num_prefix:]  # B A R N
         share = asked.sum(dim=-1)  # B A R
-        apart = distances(chunk.rows[patches] - num_prefix, grid, size)  # R N
+        apart = distances(asking[patches] - num_prefix, grid, size)  # R N
         add("distance", (torch.einsum("barn,rn->bar", asked, apart) / share.clamp(min=1e-30)).sum(dim=-1))
         if num_prefix:
             add("prefix", (1 - share).sum(dim=-1))
-        if num_prefix and class_token and (chunk.rows == 0).any():
-            add("class", attention[:, :, chunk.rows == 0, num_prefix:].sum(dim=(-2, -1)))
+        if num_prefix and class_token and (asking == 0).any():
+            add("class", attention[:, :, asking == 0, num_prefix:].sum(dim=(-2, -1)))
     similar = similarity(sums.pop("gram"))
     means = {"entropy": rows, "distance": rows - num_prefix, "prefix": rows - num_prefix, "class": 1}
     measured = {name: values / means[name] for name, values in sums.items()}
     return measured if similar is None else measured | {"similarity": similar}
+
+
+def _asking(seen: Seen, index: int) -> Tensor:
+    """Whether each token of a layer asks for itself, P+N, and has not the row of one that asks for it."""
+    tokens = seen.tokens[index]
+    asks = torch.zeros(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+    asks[seen.layers[index].asking(tokens.shape[1], seen.grid[index]).to(tokens.device)] = True
+    return asks
 
 
 def distances(rows: Tensor, grid: Grid, size: tuple[int, int]) -> Tensor:
@@ -199,7 +208,7 @@ def _decompose(found: Found, spectrum: dict[int, Running], seen: Seen) -> None:
     for index in seen.layers:
         count = seen.tokens[index].shape[1]
         if count <= LARGEST and (index not in spectrum or len(spectrum[index].mean) == count):  # those of one size
-            values = torch.linalg.svdvals(seen.attention[index])  # 1 A K
+            values = torch.linalg.svdvals(seen.attention[index][:, :, _asking(seen, index)])  # 1 A K
             found[index].setdefault("rank", Running()).add(effective_rank(values))
             spectrum.setdefault(index, Running()).add(values.mean(dim=1))
 
@@ -253,9 +262,9 @@ def _spectrum_picture(spectrum: dict[int, Running]) -> Picture:
 
 
 def _spectrum_table(spectrum: dict[int, Running]) -> Table:
-    """The 1st, 2nd, 4th, ... singular value of each layer, in the mean of heads and images."""
+    """The 1st, 4th, 16th, ... singular value of each layer, in the mean of heads and images."""
     most = max(len(running.mean) for running in spectrum.values())
-    places = [2**power for power in range(most.bit_length())]
+    places = [4**power for power in range((most.bit_length() + 1) // 2)]
     rows = [
         {"layer": index} | {str(k): running.mean[k - 1].item() for k in places if k <= len(running.mean)}
         for index, running in spectrum.items()

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, Unsupported
+from vitrail.explain.chosen import listed, numbers
 from vitrail.explain.layer import AttentionLayer, attention_layers, eager, has_class_token, is_compiled
 from vitrail.explain.subsampled import Subsampled
 from vitrail.layers.patch import Grid
@@ -56,11 +57,13 @@ def capture(
     """
     every = attention_layers(model)
     _check_whole(model)
-    wanted = [every[index] for index in _numbers(layers, len(every), "layer", "attention layers")]
+    wanted = [every[index] for index in numbers(layers, len(every), "layer", "attention layers")]
     for layer in wanted:
-        _numbers(heads, layer.module.num_heads, "head", f"heads in layer {layer.index}")
+        numbers(heads, layer.module.num_heads, "head", f"heads in layer {layer.index}")
     if isinstance(rows, str) and rows != "class":
         raise ConfigError(f"rows is {rows!r}; it must be 'class', the numbers of tokens, or None for all")
+    if not (rows is None or isinstance(rows, str)):
+        listed(rows, "row")
     if rows == "class" and not has_class_token(model):
         raise Unsupported(f"{type(eager(model)).__name__} has no class token; choose rows by their numbers, or all")
     seen = Seen(model, wanted, len(every), heads=heads, rows=rows, gradients=gradients)
@@ -82,10 +85,13 @@ class ByLayer(Mapping[int, T], Generic[T]):
         self._layers, self._count, self._read = layers, count, read
 
     def __getitem__(self, layer: int) -> T:
-        (index,) = _numbers([layer], self._count, "layer", "attention layers")
+        (index,) = numbers([layer], self._count, "layer", "attention layers")
         if index not in self._layers:
             raise ConfigError(f"layer {layer} was not captured; captured: {', '.join(map(str, self._layers))}")
         return self._read(index)
+
+    def __contains__(self, layer: object) -> bool:
+        return isinstance(layer, int) and (layer + self._count if layer < 0 else layer) in self._layers
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._layers)
@@ -118,13 +124,14 @@ class Seen:
         self._entered: dict[int, tuple[Tensor, Grid]] = {}
         self._mixed: dict[int, Tensor] = {}
         self._gradients: dict[tuple[str, int], Tensor] = {}
+        self._passes = dict.fromkeys(self.layers, 0)  # how often each layer was entered
         self._known: dict[tuple[str, int], Tensor] = {}  # what was computed already
         self._closing = ExitStack()
         self._inputs: _Inputs | None = None
-        numbers = sorted(self.layers)
+        captured = sorted(self.layers)
 
         def by_layer(read: Callable[[int], T]) -> ByLayer[T]:
-            return ByLayer(numbers, count, read)
+            return ByLayer(captured, count, read)
 
         self._number = by_layer(lambda index: index)
         self.tokens = by_layer(lambda index: self._at(index)[0])
@@ -182,6 +189,8 @@ class Seen:
     def _entering(self, index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             entering = inputs[0]
+            if not _recomputing():
+                self._begin(index)
             if self._differentiates and torch.is_grad_enabled():
                 if not entering.requires_grad:  # weights and images are frozen: the graph begins here
                     entering.requires_grad_()
@@ -193,6 +202,14 @@ class Seen:
 
         return keep
 
+    def _begin(self, index: int) -> None:
+        """A new pass: what a backward pass left of the one before belongs to other tokens."""
+        self._passes[index] += 1
+        self._mixed.pop(index, None)
+        self._known.pop(("gradient", index), None)
+        for what in ("tokens", "mixed"):
+            self._gradients.pop((what, index), None)
+
     def _mixing(self, index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             self._mixed[index] = inputs[0]
@@ -202,7 +219,11 @@ class Seen:
         return keep
 
     def _follow(self, what: str, index: int, tensor: Tensor) -> None:
+        current = self._passes[index]
+
         def keep(gradient: Tensor) -> None:
+            if self._passes[index] != current:
+                return  # of a pass that another one followed
             self._gradients[what, index] = (to_tokens(gradient) if gradient.ndim == 4 else gradient).detach()
             self._known.pop(("gradient", index), None)
 
@@ -247,8 +268,7 @@ class Seen:
             if not self._prefix(index):
                 raise Unsupported(f"layer {index} has no class token, which joins later; choose rows by their numbers")
             return torch.zeros(1, dtype=torch.long, device=tokens.device)
-        rows = [int(row) for row in self._rows]
-        return torch.tensor(_numbers(rows, count, "row", f"tokens in layer {index}"), device=tokens.device)
+        return torch.tensor(numbers(self._rows, count, "row", f"tokens in layer {index}"), device=tokens.device)
 
     def _fitting(self, index: int) -> Tensor:
         """The tokens in the type of the layer's weights, which autocast may have changed."""
@@ -277,7 +297,7 @@ class Seen:
         return self._chosen_rows(index).split(max(CHUNK // (len(self._head(index)) * tokens[..., 0].numel()), 1))
 
     def _head(self, index: int) -> list[int]:
-        return _numbers(self._heads, self.layers[index].module.num_heads, "head", f"heads in layer {index}")
+        return numbers(self._heads, self.layers[index].module.num_heads, "head", f"heads in layer {index}")
 
     def _weights(self, index: int, rows: Tensor) -> Tensor:
         module = self.layers[index].module
@@ -348,12 +368,9 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             norm.track_running_stats = tracks
 
 
-def _numbers(chosen: Sequence[int] | None, count: int, one: str, many: str) -> list[int]:
-    """Chosen numbers, all by default, counted from 0; one that is not there is an error."""
-    wanted = range(count) if chosen is None else chosen
-    if wrong := [number for number in wanted if not -count <= number < count]:
-        raise ConfigError(f"{one} {wrong[0]} does not exist; there are {count} {many}, 0 to {count - 1}")
-    return [number % count for number in wanted]
+def _recomputing() -> bool:
+    """Whether a backward pass is under way, which runs checkpointed blocks once more."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _check_whole(model: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Whether a saliency map is true: what the model says as pixels go and come, beside maps that know nothing of it.
 
-report = faithfulness(model, images, saliency(model, images))
-report = faithfulness(model, images, {"relevance": first, "rollout": second}, masks=masks)
+report = faithfulness(model, images, {"relevance": saliency(model, images)})
+report = faithfulness(model, images, {"relevance": first, "rollout": second, "mine": third}, masks=masks)
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, InputError
-from vitrail.explain.method import Target, classes, evaluating
-from vitrail.explain.randomisation import randomisation
+from vitrail.explain.method import Method, Target, classes, evaluating
+from vitrail.explain.randomisation import randomisation, rank_correlations, shuffled
 from vitrail.explain.removal import Baseline, area, curve
 from vitrail.explain.saliency import method_of, saliency
 from vitrail.explain.subject import subject
@@ -26,8 +26,13 @@ _NOTES = (
     "the share of pixels: deletion begins with the image and ends with {deletion}, insertion begins with {insertion} "
     "and ends with the image. The area under the curve is small for deletion and large for insertion where a map is "
     "true. Numbers are medians over {count} images, and their spread is the distance of the quartiles; `random` has "
-    "noise for a map, `centre` the nearness to the middle."
+    "noise for a map, `centre` the nearness to the middle.{shuffled}"
 )
+_SHUFFLED = (
+    " `shuffled` is Spearman's rank correlation with the map of the same model whose parameters have all changed "
+    "places: a map that stays as it was, near 1, does not show the model."
+)
+_NAMELESS = " Named by its method, as in {'relevance': maps}, a map is compared with that of the shuffled model too."
 _RANDOMISATION = (
     "Part after part of the model, from the head down, has its parameters shuffled, and the maps are computed anew. "
     "Spearman's rank correlation with the first maps falls towards 0 where a method shows what the model has learned."
@@ -102,30 +107,35 @@ def faithfulness(
 ) -> Report:
     """How true maps B H W are, by name where there are several, beside the baselines "random" and "centre".
 
-    `target` is the class that was explained, as in `saliency`; `masks` B H W are true where the object is and add the
-    pointing game; `randomise` adds the parameter-randomisation test of every map whose name is that of a method.
+    Maps that have the name of their method are held against those of the model with its parameters shuffled; with
+    `randomise` part after part, from the head down. `target` is the class that was explained, as in `saliency`;
+    `masks` B H W are true where the object is and add the pointing game.
     """
-    named = {"map": maps} if isinstance(maps, Tensor) else dict(maps)
+    backbone, named = subject(model), _named(maps)
     for name, one in named.items():
         _check(one, images, name)
     if masks is not None:
         _check(masks, images, "masks")
-    backbone = subject(model)
     with evaluating(backbone):
         known = classes(backbone, images, target)
+    forgetful = shuffled(backbone, seed=seed) if Method.kinds.keys() & named else None
     rows: list[dict[str, Value]] = []
     for name, one in (named | baselines(images, seed=seed)).items():
         found = areas(backbone, images, one, known, steps=steps, deletion=deletion, insertion=insertion)
         row: dict[str, Value] = {"map": name}
         row |= _median("deletion", found.deletion) | _median("insertion", found.insertion)
+        if forgetful is not None and name in Method.kinds:
+            row["shuffled"] = rank_correlations(one, saliency(forgetful, images, name, known)).median().item()
         if masks is not None:
             row["pointing"] = pointing(one, masks.bool()).float().mean().item()
         rows.append(row)
-    columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
-    if masks is not None:
-        columns["pointing"] = "share"
+    columns: dict[str, Unit] = {name: "share" if name == "pointing" else "" for row in rows for name in row}
     notes = _NOTES.format(
-        steps=steps, deletion=_BASELINES[deletion], insertion=_BASELINES[insertion], count=len(images)
+        steps=steps,
+        deletion=_BASELINES[deletion],
+        insertion=_BASELINES[insertion],
+        count=len(images),
+        shuffled=_NAMELESS if forgetful is None else _SHUFFLED,
     )
     sections: list[Section] = [Table("Deletion and insertion", columns, rows), Text("Notes", notes)]
     if randomise:
@@ -133,11 +143,25 @@ def faithfulness(
     return Report("Faithfulness", tuple(sections))
 
 
+def _named(maps: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Maps by name; one alone is called "map"."""
+    if isinstance(maps, Tensor):
+        return {"map": maps}
+    if not isinstance(maps, Mapping):
+        raise InputError(f"maps are a {type(maps).__name__}; they must be a tensor B H W, or several by name")
+    for name in maps:
+        if name in ("random", "centre"):
+            raise ConfigError(f"a map is called {name!r}, which is the name of a baseline; give it another")
+    return dict(maps)
+
+
 def _randomisation(
     model: Backbone, images: Tensor, named: Mapping[str, Tensor], target: Tensor, *, seed: int
 ) -> list[Section]:
     """How alike maps stay as the model forgets: a column a method, a row a part."""
     table: dict[str, dict[str, Value]] = {}
+    if "map" in named:
+        raise ConfigError("randomise computes maps anew: name the method of this one, as in {'relevance': maps}")
     for name, maps in named.items():
         explain = partial(saliency, images=images, method=method_of(name), target=target)
         for part, correlations in randomisation(model, maps, explain, seed=seed):
@@ -153,5 +177,9 @@ def _median(name: str, values: Tensor) -> dict[str, Value]:
 
 def _check(maps: Tensor, images: Tensor, name: str) -> None:
     wanted = (images.shape[0], *images.shape[2:])
+    if not isinstance(maps, Tensor):
+        raise InputError(f"{name} is a {type(maps).__name__}; it must be a tensor B H W")
     if tuple(maps.shape) != wanted:
         raise InputError(f"{name} has the shape {tuple(maps.shape)}; for these images it must be {tuple(wanted)}")
+    if maps.isnan().any():
+        raise InputError(f"{name} has values that are no numbers (NaN); nothing can be put in order by them")

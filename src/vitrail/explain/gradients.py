@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.config import Count
 from vitrail.errors import ConfigError
 from vitrail.explain.method import Method, score
-from vitrail.explain.placement import to_pixels
+from vitrail.explain.placement import placing, to_pixels
 from vitrail.layers.patch import Grid
 from vitrail.layers.stage import to_map
 from vitrail.models.backbone import Backbone
@@ -65,7 +65,7 @@ class GradCAMConfig(Method, kind="grad_cam"):
     def maps(self, model: Backbone, images: Tensor, target: Tensor) -> Tensor:
         """B H W, none negative."""
         entered: list[Entered] = []
-        with _entering(model, entered):
+        with _entering(model, entered), placing(model) as places:
             features = model.features(images)
             logits = model.classify(features)
         count = len(features.pyramid)
@@ -83,7 +83,7 @@ class GradCAMConfig(Method, kind="grad_cam"):
             if gain.any():
                 cam = (gain.mean(dim=(2, 3), keepdim=True) * patches).sum(dim=1).relu()  # B h w
                 exact = cam.to(torch.promote_types(cam.dtype, torch.float32))
-                return to_pixels(exact, (images.shape[2], images.shape[3]), model.config)
+                return to_pixels(exact, (images.shape[2], images.shape[3]), places)
         return images.new_zeros(len(images), *images.shape[2:])  # a constant model
 
 

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from vitrail.errors import Unsupported
+from vitrail.errors import InputError, Unsupported
 from vitrail.explain.subsampled import Subsampled
 from vitrail.layers.attention import Attention, SubsampledAttention
+from vitrail.layers.patch import Grid
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.models.backbone import Backbone
 
@@ -30,9 +32,15 @@ class AttentionLayer:
         """Whether what the layer says is added to its tokens; between stages it takes their place."""
         return not isinstance(self.module, Subsampled)
 
+    def asking(self, num_tokens: int, grid: Grid) -> Tensor:
+        """The tokens that ask, R of P+N: all of them; between stages every other row and column."""
+        return self.module.asking(grid) if isinstance(self.module, Subsampled) else torch.arange(num_tokens)
+
 
 def eager(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of torch.compile and of distributed training."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}; it must be a module, as vitrail.create gives one")
     inner = model._modules.get("_orig_mod") or model._modules.get("module")
     return model if inner is None else eager(inner)
 

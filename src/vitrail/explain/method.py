@@ -1,15 +1,16 @@
 """The contract of every saliency method, and which class it explains."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.config import Choice
-from vitrail.errors import ConfigError, nearest
+from vitrail.errors import ConfigError, InputError, nearest
 from vitrail.models.backbone import Backbone
 
 Target = int | str | Sequence[int | str] | Tensor | None
@@ -44,16 +45,24 @@ def probability(model: Backbone, images: Tensor, target: Tensor) -> Tensor:
     return exact.softmax(dim=1).gather(1, target[:, None])[:, 0]
 
 
+def check(model: Backbone, images: Tensor) -> None:
+    """Refuses images that the model cannot take, and none at all."""
+    model.check(images)
+    if not len(images):
+        raise InputError("there are no images to explain: the batch is empty")
+
+
 @torch.no_grad()
 def classes(model: Backbone, images: Tensor, target: Target = None) -> Tensor:
     """The class to explain for each image, B: one for all, one each by number or name, or those that are predicted."""
+    check(model, images)
     count, batch = model.config.num_classes, len(images)
     if target is None:
         predicted: Tensor = model(images)
         return predicted.argmax(dim=1)
     if isinstance(target, Tensor):
         target = target.tolist()
-    named = [target] if isinstance(target, int | str) else list(target)
+    named = list(target) if isinstance(target, Iterable) and not isinstance(target, str) else [target]
     if len(named) not in (1, batch):
         raise ConfigError(f"there are {len(named)} classes for {batch} images; give one for all, or one each")
     numbers = [_number(name, count, model.labels) for name in named]
@@ -72,9 +81,11 @@ def _number(name: int | str, count: int, labels: Sequence[str] | None) -> int:
                 f"only their numbers from 0 to {count - 1}"
             )
         name = int(name)
+    if isinstance(name, bool) or not isinstance(name, Integral):
+        raise ConfigError(f"a class is given as a {type(name).__name__}; give its number, or its name")
     if not 0 <= name < count:
         raise ConfigError(f"there is no class {name}; the model has {count}, from 0 to {count - 1}")
-    return name
+    return int(name)
 
 
 @contextmanager

@@ -118,6 +118,12 @@ const choice = (title, options, value, change) => {
   select.value = value;
   return make("label", {}, title, select);
 };
+const apart = (names) => {  // without the folders that all of them share: a narrow choice shows their beginning alone
+  const parts = names.map((name) => name.split("/"));
+  let shared = 0;
+  while (parts.every((one) => one.length > shared + 1 && one[shared] === parts[0][shared])) shared++;
+  return parts.map((one, at) => [at, one.slice(shared).join("/")]);
+};
 const viewOf = (panel) => data.views.find((view) => view.picture === panel.picture && view.model === panel.model);
 const layerOf = (panel) => {
   const { layers } = viewOf(panel);
@@ -130,9 +136,9 @@ const build = (panel) => {
   const view = viewOf(panel);
   if (!methods(view).some(([key]) => key === panel.show)) panel.show = methods(view)[0]?.[0];
   const pick = make("div", { className: "pick" });
-  if (data.pictures.length > 1) pick.append(choice("Picture", data.pictures.map((one, at) => [at, one]),
+  if (data.pictures.length > 1) pick.append(choice("Picture", apart(data.pictures),
     panel.picture, (value) => { panel.picture = Number(value); rebuild(panel, "Picture"); }));
-  if (data.models.length > 1) pick.append(choice("Model", data.models.map((one, at) => [at, one]),
+  if (data.models.length > 1) pick.append(choice("Model", apart(data.models),
     panel.model, (value) => { panel.model = Number(value); rebuild(panel, "Model"); }));
   if (panel.show) pick.append(choice("Show", methods(view), panel.show,
     (value) => { panel.show = value; rebuild(panel, "Show"); }));

@@ -2,8 +2,8 @@
 
 A vector of one number a token goes through the layers from last to first: r <- r A, which is the row that the head
 reads of the product of all matrices, without the product; matrices are read in chunks of rows. Between stages the
-prefix tokens keep theirs where they go along, and a coarse token shares evenly among the finer cells that it was made
-of. What mixes tokens beside attention (convolutions, pooling between stages) is taken as local: it moves nothing.
+prefix tokens keep theirs where they go along, and a coarse token shares among the finer cells that it was made of.
+What mixes tokens beside attention (convolutions, pooling between stages) is taken as local: it moves nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.errors import Unsupported
 from vitrail.explain.capture import Chunk, Seen, capture
 from vitrail.explain.method import Method
-from vitrail.explain.placement import spread, to_pixels
+from vitrail.explain.placement import Places, placing, spread, to_pixels
 from vitrail.layers.patch import Grid
 from vitrail.models.backbone import Backbone, Features
 
@@ -29,10 +29,11 @@ class Held(NamedTuple):
     prefix: Tensor  # B P
     patches: Tensor  # B N
     grid: Grid
+    places: Places  # of all grids, as the model ran
 
     def on(self, num_prefix: int, grid: Grid) -> Tensor:
         """The same for the tokens of another layer, B P+N: prefix tokens that join later have nothing to hand on."""
-        patches = spread(self.patches, self.grid, grid)
+        patches = spread(self.patches, self.grid, grid, self.places)
         if self.prefix.shape[1] > num_prefix and not self.patches.any():
             patches = torch.full_like(patches, 1 / patches.shape[1])  # the token that held all is not there: all alike
         prefix = F.pad(self.prefix[:, :num_prefix], (0, max(num_prefix - self.prefix.shape[1], 0)))
@@ -62,36 +63,38 @@ class AttentionMethod(Method):
 def watched(model: Backbone, images: Tensor, layers: list[int] | None) -> tuple[Seen, Held]:
     """The attention of a forward pass, and the tokens that the head reads, in equal parts."""
     with torch.no_grad():
-        with capture(model, layers=layers) as seen:
+        with capture(model, layers=layers) as seen, placing(model) as places:
             model(images)
         features = model.features(images[:1])  # which tokens are read is the same for all
     prefix, patches = features.prefix.detach().requires_grad_(), features.patches.detach().requires_grad_()
     read = Features.from_tokens(torch.cat([prefix, patches], dim=1), features.grid, finer=features.pyramid[:-1])
     answer = model.classify(read).square().sum()
     slopes = torch.autograd.grad(answer, [prefix, patches], allow_unused=True, materialize_grads=True)
-    return seen, _equal_parts(*slopes, batch=len(images), grid=features.grid)
+    prefix, patches = _equal_parts(*slopes, batch=len(images))
+    return seen, Held(prefix, patches, features.grid, places)
 
 
 def differentiated(model: Backbone, images: Tensor, target: Tensor, layers: list[int] | None) -> tuple[Seen, Held]:
     """The same with the gradients of a class, B, whose logit decides which tokens are read."""
     images = images.detach().clone().requires_grad_()
-    with capture(model, layers=layers, gradients=True) as seen:
+    with capture(model, layers=layers, gradients=True) as seen, placing(model) as places:
         features = model.features(images)
         logits = model.classify(features).gather(1, target[:, None]).sum()
         # To the images, so that it passes every layer; parameters keep the gradients that they had.
         inputs = [features.prefix, features.patches, images]
         prefix, patches, _ = torch.autograd.grad(logits, inputs, allow_unused=True, materialize_grads=True)
-    return seen, _equal_parts(prefix, patches, batch=len(images), grid=features.grid)
+    prefix, patches = _equal_parts(prefix, patches, batch=len(images))
+    return seen, Held(prefix, patches, features.grid, places)
 
 
-def _equal_parts(prefix: Tensor, patches: Tensor, *, batch: int, grid: Grid) -> Held:
-    """The tokens that have a slope at all, B P D and B N D, in parts that add up to 1: the class token, or the patches.
+def _equal_parts(prefix: Tensor, patches: Tensor, *, batch: int) -> tuple[Tensor, Tensor]:
+    """The tokens that have a slope at all, of B P D and B N D, in parts that add up to 1: B P and B N.
 
     Where pooling takes a mean, its row is the mean of the patches' rows.
     """
     read = [(slope != 0).any(dim=2).float().expand(batch, -1) for slope in (prefix, patches)]
     total = (read[0].sum(dim=1) + read[1].sum(dim=1)).clamp(min=1)[:, None]
-    return Held(read[0] / total, read[1] / total, grid)
+    return read[0] / total, read[1] / total
 
 
 def fused(seen: Seen, layer: int, fuse: Fuse) -> Iterator[tuple[Tensor, Tensor]]:
@@ -118,15 +121,22 @@ def received(
     return total
 
 
+def kept(seen: Seen, layer: int, tokens: Tensor) -> Tensor:
+    """What passes a layer whatever the gradient says, B P+N: by the residual branch, or else by attention alone."""
+    if seen.layers[layer].residual:
+        return tokens
+    return received(tokens, fused(seen, layer, lambda chunk: chunk.attention.mean(dim=1)))
+
+
 def carried(seen: Seen, held: Held, step: Callable[[int, Tensor], Tensor]) -> Held:
     """From the last layer to the first: `step` takes a layer's number and what its outputs hold, B P+N."""
     for layer in sorted(seen.layers, reverse=True):
         num_prefix, grid = seen.num_prefix[layer], seen.grid[layer]
         tokens = step(layer, held.on(num_prefix, grid))
-        held = Held(tokens[:, :num_prefix], tokens[:, num_prefix:], grid)
+        held = Held(tokens[:, :num_prefix], tokens[:, num_prefix:], grid, held.places)
     return held
 
 
-def on_pixels(held: Held, images: Tensor, model: Backbone) -> Tensor:
+def on_pixels(held: Held, images: Tensor) -> Tensor:
     """What the patches hold, on pixels: B H W."""
-    return to_pixels(held.patches.unflatten(1, held.grid), (images.shape[2], images.shape[3]), model.config)
+    return to_pixels(held.patches.unflatten(1, held.grid), (images.shape[2], images.shape[3]), held.places)

@@ -1,12 +1,13 @@
 """Insertion and deletion: how the answer changes as pixels come and go in the order of a map (arXiv:1806.07421)."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.errors import ConfigError, nearest
 from vitrail.explain.method import probability
 from vitrail.models.backbone import Backbone
 
@@ -15,6 +16,8 @@ Baseline = Literal["mean", "blur"]
 
 def baseline(images: Tensor, kind: Baseline) -> Tensor:
     """An image that says little: its mean colour everywhere, or itself blurred by a tenth of its side; B C H W."""
+    if kind not in get_args(Baseline):
+        raise ConfigError(f"there is no baseline {kind!r}; {nearest(kind, get_args(Baseline))}")
     if kind == "mean":
         return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
     channels, height, width = images.shape[1:]

@@ -38,7 +38,7 @@ class AttentionMapConfig(AttentionMethod, kind="attention"):
             return received(tokens, fused(seen, layer, lambda chunk: joined(chunk.attention, self.fusion)))
 
         seen, held = watched(model, images, self.read())
-        return on_pixels(carried(seen, held, step), images, model)
+        return on_pixels(carried(seen, held, step), images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +61,14 @@ class RolloutConfig(AttentionMethod, kind="rollout"):
             return rolled(seen, layer, tokens, discarded(chunks, self.discard))
 
         seen, held = watched(model, images, None)
-        return on_pixels(carried(seen, held, step), images, model)
+        return on_pixels(carried(seen, held, step), images)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientRolloutConfig(AttentionMethod, kind="gradient_rollout"):
     """Rollout of attention times its gradient, the positive part of the heads' mean (as in vit-explain).
 
-    `discard` is rollout's.
+    Where no residual branch goes around a layer, attention itself is added instead. `discard` is rollout's.
     """
 
     discard: Share = 0.0
@@ -77,11 +77,16 @@ class GradientRolloutConfig(AttentionMethod, kind="gradient_rollout"):
         """B H W, none negative."""
 
         def step(layer: int, tokens: Tensor) -> Tensor:
-            chunks = fused(seen, layer, lambda chunk: times_gradient(chunk).mean(dim=1).relu())
+            alone = not seen.layers[layer].residual
+            chunks = fused(
+                seen,
+                layer,
+                lambda chunk: times_gradient(chunk).mean(dim=1).relu() + alone * chunk.attention.mean(dim=1),
+            )
             return rolled(seen, layer, tokens, discarded(chunks, self.discard))
 
         seen, held = differentiated(model, images, target, None)
-        return on_pixels(carried(seen, held, step), images, model)
+        return on_pixels(carried(seen, held, step), images)
 
 
 def rolled(seen: Seen, layer: int, tokens: Tensor, chunks: Iterator[tuple[Tensor, Tensor]]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail.errors import ConfigError, Unsupported, nearest
 from vitrail.explain.gradients import GradCAMConfig, GradientConfig, IntegratedGradientsConfig
 from vitrail.explain.layer import is_compiled
-from vitrail.explain.method import Method, Target, classes, evaluating
+from vitrail.explain.method import Method, Target, check, classes, evaluating
 from vitrail.explain.perturbation import OcclusionConfig, RISEConfig
 from vitrail.explain.relevance import AttentionGradientConfig, RelevanceConfig
 from vitrail.explain.rollout import AttentionMapConfig, GradientRolloutConfig, RolloutConfig
@@ -46,7 +46,7 @@ def saliency(
         raise ConfigError(f"batch is {batch}; it must be 1 or more")
     if chosen.targeted and not backbone.config.num_classes:
         raise Unsupported(f"{chosen.kind} explains a class, and the model has no head (num_classes is 0)")
-    backbone.check(images)
+    check(backbone, images)
     with ExitStack() as stack:
         stack.enter_context(evaluating(backbone))
         stack.enter_context(torch.inference_mode(False))
@@ -73,6 +73,8 @@ def method_of(method: str | Method) -> Method:
     """A method by its name, as it stands; or the one that is given."""
     if isinstance(method, Method):
         return method
+    if not isinstance(method, str):
+        raise ConfigError(f"the method is a {type(method).__name__}; give its name, or its config: RolloutConfig()")
     if method not in Method.kinds:
         raise ConfigError(f"there is no saliency method {method!r}; {nearest(method, Method.kinds)}")
     return cast("Method", Method.kinds[method]())

@@ -26,9 +26,8 @@ class Subsampled(Attention):
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R N: the attention of the queries that stand for the patches `rows`."""
-        asking = torch.arange(grid[0] * grid[1], device=tokens.device).view(grid)[::2, ::2].flatten()  # Q
         queries = self.queries(grid, rows).to(tokens.device)
-        q = self._split(self.inner.q(tokens[:, asking]))[:, :, queries]  # B A R d
+        q = self._split(self.inner.q(tokens[:, self.asking(grid).to(tokens.device)]))[:, :, queries]  # B A R d
         k = self._split(self.inner.kv(tokens))[..., : self.inner.head_dim]
         bias = self.inner.bias(grid)[:, queries]  # A R N
         return (q @ k.transpose(-2, -1) * self.inner.head_dim**-0.5 + bias).softmax(dim=-1)
@@ -36,6 +35,10 @@ class Subsampled(Attention):
     def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
         """The values: B N C -> B A N v."""
         return self._split(self.inner.kv(tokens))[..., self.inner.head_dim :]
+
+    def asking(self, grid: Grid) -> Tensor:
+        """The patches that ask: Q of N."""
+        return torch.arange(grid[0] * grid[1]).view(grid)[::2, ::2].flatten()
 
     def queries(self, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """Which query stands for each of the patches `rows`: R."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, PositionConfig, resample
+from vitrail.layers.strips import Strips, in_strips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,35 +22,37 @@ class RelativeConfig(PositionConfig, kind="relative"):
 class RelativeBias(Gridded):
     """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets, and three entries that touch the prefix."""
 
-    index: Tensor
-
     def __init__(self, num_heads: int, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
         self.num_prefix = num_prefix
         offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
         self.table = nn.Parameter(torch.zeros(offsets + (3 if num_prefix else 0), num_heads))
-        self.register_buffer("index", relative_index(grid, num_prefix), persistent=False)
 
     def forward(self, grid: Grid) -> Tensor:
         """The bias for a grid: A P+N P+N."""
-        if grid == self.grid:
-            return self.table[self.index].permute(2, 0, 1)  # N N A -> A N N
-        index = relative_index(grid, self.num_prefix).to(self.index.device)
-        return self._table_at(grid)[index].permute(2, 0, 1)
+        return self.strips(grid).whole()
+
+    def strips(self, grid: Grid) -> Strips:
+        """The same bias, before its pairs are written out."""
+        (rows, columns), table = grid, self._table_at(grid).T  # A (2h-1)(2w-1)+3
+        offsets, extra = table.tensor_split([(2 * rows - 1) * (2 * columns - 1)], dim=1)
+        strips = in_strips(offsets.unflatten(1, (2 * rows - 1, 2 * columns - 1)))
+        if self.num_prefix == 0:
+            return Strips(strips, extra, extra[..., None].expand(-1, -1, rows * columns))  # A 0 and A 0 N
+        to_patch, from_patch, within = extra.split(1, dim=1)  # A 1 each
+        asked = torch.cat([within.expand(-1, self.num_prefix), to_patch.expand(-1, rows * columns)], dim=1)  # A P+N
+        return Strips(strips, from_patch.expand(-1, self.num_prefix), asked[:, None].expand(-1, self.num_prefix, -1))
 
     def resize(self, grid: Grid) -> None:
         """Resamples the table in place."""
         table = self._table_at(grid).detach().clone()
         self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
         self.grid = grid
-        self.reset_tables(table)
-
-    def reset_tables(self, like: Tensor) -> None:
-        """Computes the index anew, on the device of `like`."""
-        self.index = relative_index(self.grid, self.num_prefix).to(like.device)
 
     def _table_at(self, grid: Grid) -> Tensor:
         """The table resampled to a grid; what touches the prefix stays."""
+        if grid == self.grid:
+            return self.table
         old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
         offsets, extra = self.table[: old[0] * old[1]], self.table[old[0] * old[1] :]
         return torch.cat([resample(offsets, old, new), extra])

@@ -69,6 +69,7 @@ class Backbone(nn.Module):
         self.config = config
         self.checkpointing = False
         self.labels: tuple[str, ...] | None = None
+        self.normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # mean, deviation of its images
 
     @abstractmethod
     def features(self, images: Tensor) -> Features:

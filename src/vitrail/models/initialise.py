@@ -1,17 +1,20 @@
 """The published initialisations of vision transformers."""
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
-from torch import nn
-from torch.nn.init import constant_, normal_, trunc_normal_, xavier_uniform_, zeros_
+from torch import Tensor, nn
+from torch.nn.init import constant_, kaiming_uniform_, normal_, trunc_normal_, uniform_, xavier_uniform_, zeros_
+from torch.overrides import TorchFunctionMode
 
 from vitrail.layers.pool import AttentionPool
 from vitrail.layers.position import FactoredPosition, LearnedPosition
 from vitrail.layers.tokens import PrefixTokens
 
 Scheme = Literal["paper", "trunc_normal"]
+_DRAWS = {normal_, uniform_, kaiming_uniform_, Tensor.normal_, Tensor.uniform_, Tensor.erfinv_}
 
 
 def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
@@ -72,3 +75,16 @@ def _linear(module: nn.Linear, path: str, scheme: Scheme) -> None:
             normal_(module.bias, std=1e-6)
         else:
             constant_(module.bias, 0.0)
+
+
+class Undrawn(TorchFunctionMode):
+    """While this is on, weights are zeros and not drawn, which takes most of the time of building: others follow."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Whatever is called; zeros where it draws, which lie within all bounds that a draw may be repeated for."""
+        if func in _DRAWS:
+            with torch.no_grad():
+                return (args[0] if args else (kwargs or {})["tensor"]).zero_()
+        return func(*args, **(kwargs or {}))

@@ -24,3 +24,8 @@ def find_packaged() -> Path:
             "`vitrail predict runs/my-run picture.jpg`, or make one with `vitrail demo`"
         )
     return folder
+
+
+def samples() -> dict[str, Path]:
+    """Pictures to try the model on, by what they show; none is of the data that it learned from."""
+    return {path.stem: path for path in sorted((packaged_folder() / "samples").glob("*.png"))}

@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from vitrail.config import apply
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
+from vitrail.models.initialise import Undrawn
 from vitrail.models.registry import create
 from vitrail.profiling.dry_run import FusedKernels, Shapes, storage_key
 
@@ -82,7 +83,7 @@ def count(model: Backbone, images: Tensor) -> Node:
 
 def sketch(name: str, /, **changes: Any) -> Backbone:
     """`create` on paper: the model with its shapes and config, but no memory for its weights."""
-    with torch.device("meta"):
+    with torch.device("meta"), Undrawn():
         return create(name, **changes)
 
 

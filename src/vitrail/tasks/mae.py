@@ -13,7 +13,7 @@ from vitrail.errors import ConfigError, DataError, Unsupported
 from vitrail.layers.attention import Site, SoftmaxConfig
 from vitrail.layers.block import Block
 from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig
-from vitrail.layers.patch import Grid, LinearPatchConfig, patchify
+from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig, patchify
 from vitrail.layers.position import AddedPositionConfig, SinCos2DConfig
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.initialise import initialise
@@ -45,8 +45,9 @@ class MAEConfig(PretrainConfig, kind="mae"):
 class MAE(Task):
     """The model sees a few patches of each image, a small decoder rebuilds the pixels of all others.
 
-    An `order` B N shuffles the patches of each image: the first of them are seen, the rest are hidden. Labels are
-    never read. Metrics and predictions hide the same patches of every image, so that they can be compared.
+    An `order` B N shuffles the patches of each image: the first of them are seen, the rest are hidden. Where patches
+    reach into each other, as through a stem of convolutions, the hidden pixels are blanked first. Labels are never
+    read. Metrics and predictions hide the same patches of every image, so that they can be compared.
     """
 
     backbone: ViT
@@ -60,6 +61,7 @@ class MAE(Task):
             if name not in _LEARNS:
                 part.requires_grad_(False)
         self.grid, self.patch_size = _tiling(self.backbone.config)
+        self.blanks = not _apart(self.backbone.config.patch)
         self.count = self.grid[0] * self.grid[1]
         self.seen = round(self.count * (1 - config.mask))
         if not 0 < self.seen < self.count:
@@ -81,12 +83,19 @@ class MAE(Task):
 
     def encode(self, images: Tensor, order: Tensor) -> Tensor:
         """The model on the patches that it may see: B C H W, B N -> B P+V D."""
-        tokens, grid = self.backbone.embed(images)
+        tokens, grid = self.backbone.embed(self.blank(images, order) if self.blanks else images)
         every = Features.from_tokens(tokens, grid)
         tokens = torch.cat([every.prefix, pick(every.patches, order[:, : self.seen])], dim=1)
         for block in self.backbone.blocks:
             tokens = self.backbone.run(block, tokens, grid)
         return self.backbone.norm(tokens)
+
+    def blank(self, images: Tensor, order: Tensor) -> Tensor:
+        """The images with zeros, the mean colour, wherever a patch is hidden: B C H W, B N -> B C H W."""
+        hidden = _hidden(order, self.seen).unflatten(1, (1, *self.grid))  # B 1 h w
+        for dim, size in zip((2, 3), self.patch_size, strict=True):
+            hidden = hidden.repeat_interleave(size, dim=dim)
+        return images.masked_fill(hidden, 0.0)
 
     def decode(self, tokens: Tensor, order: Tensor) -> Tensor:
         """The pixels of all patches, from what was seen: B P+V D, B N -> B N (C p q), float32."""
@@ -132,7 +141,7 @@ class MAE(Task):
         if self.config.normalise_pixels:
             mean, deviation = _spread(pixels)
             rebuilt = rebuilt * deviation + mean
-        hidden = torch.ones_like(order, dtype=torch.bool).scatter(1, order[:, : self.seen], False)  # B N
+        hidden = _hidden(order, self.seen)
         whole = unpatchify(torch.where(hidden[..., None], rebuilt, pixels), self.grid, self.patch_size)
         return {"rebuilt": whole, "hidden": hidden.unflatten(1, self.grid)}
 
@@ -215,6 +224,11 @@ def unpatchify(patches: Tensor, grid: Grid, size: tuple[int, int]) -> Tensor:
     return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
+def _hidden(order: Tensor, seen: int) -> Tensor:
+    """Whether each patch is hidden, where the first of an order are seen: B N."""
+    return torch.ones_like(order, dtype=torch.bool).scatter(1, order[:, :seen], False)
+
+
 def _spread(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each patch, B N 1."""
     variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)
@@ -222,14 +236,20 @@ def _spread(pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tiling(config: ViTConfig) -> tuple[Grid, tuple[int, int]]:
-    """The grid of patches and their size, where they tile the image."""
-    patch = config.patch
-    if not isinstance(patch, LinearPatchConfig) or patch.padding != (0, 0) or patch.stride not in (None, patch.size):
+    """The grid of patches, and the size of the tiles of the image that are theirs alone."""
+    grid = config.patch.grid(config.image_size)
+    tile = config.image_size[0] // grid[0], config.image_size[1] // grid[1]
+    if (grid[0] * tile[0], grid[1] * tile[1]) != config.image_size:
         raise Unsupported(
-            f"masked autoencoding needs patches that lie side by side, kind 'linear' without overlap: through {patch} "
-            "a hidden patch would be seen by its neighbours"
+            f"masked autoencoding gives each patch a tile of the image, but {grid[0]} x {grid[1]} patches do not tile "
+            f"one of {config.image_size[0]} x {config.image_size[1]} pixels"
         )
-    return patch.grid(config.image_size), patch.size
+    return grid, tile
+
+
+def _apart(patch: PatchConfig) -> bool:
+    """Whether no patch reads the pixels of another."""
+    return isinstance(patch, LinearPatchConfig) and patch.padding == (0, 0) and patch.stride in (None, patch.size)
 
 
 def _maskable(backbone: Backbone) -> ViT:

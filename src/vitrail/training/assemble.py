@@ -1,6 +1,7 @@
 """The parts of a run, made from its plan: decoded images, the task, its optimiser, and the loop around them."""
 
 import contextlib
+import importlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World
 from vitrail.training.ema import Average
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
+from vitrail.training.normalisation import of_config
 from vitrail.training.optimiser import build as build_optimiser
+from vitrail.training.pace import sooner
 from vitrail.training.plan import Plan
 from vitrail.training.schedule import Schedule
 from vitrail.training.state import Learner
@@ -53,9 +56,11 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     notes, splits = [], plan.data
     if not world.main:
         world.wait()  # the first process writes the cache, the others read it
-    train = plan.pack(splits.train, learning=True)
-    val = plan.pack(splits.val, learning=False)
-    test = None if splits.test is None else plan.pack(splits.test, learning=False)
+    with logs.reading("training images") as progress:
+        train = plan.pack(splits.train, learning=True, progress=progress)
+    with logs.reading("images to judge by") as progress:
+        val = plan.pack(splits.val, learning=False, progress=progress)
+        test = None if splits.test is None else plan.pack(splits.test, learning=False, progress=progress)
     if world.main:
         world.wait()
     if skipped := [*train.skipped, *val.skipped]:
@@ -118,7 +123,7 @@ def assemble(
     feed = Batches(packs.train, batch_size=part, shuffle=True, drop_last=True, **rows)  # type: ignore[arg-type]
     val = Batches(packs.val, batch_size=at_once, shuffle=False, **rows)  # type: ignore[arg-type]
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    logs.images = config.batch_size
+    logs.images, logs.compiled, logs.advise = config.batch_size, config.compile, partial(sooner, plan, device)
     return Loop(
         config=config,
         step=step,
@@ -161,6 +166,7 @@ def publish(plan: Plan, task: Task, folder: Path, world: World, results: Mapping
     model.load_state_dict(
         {name.removeprefix(_MODEL): state[name] for name in state if name.startswith(_MODEL)}, assign=True
     )
+    model.normalisation = of_config(plan.config.augment)
     save(merge_lora(model), folder)
     if rest := {name: state[name] for name in beside_model(task)}:
         write_tensors(folder / BESIDE, rest, {})
@@ -185,6 +191,12 @@ def deterministic(config: TrainConfig) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product runs on a GPU
     torch.use_deterministic_algorithms(mode=True)
     try:
-        yield
+        if not config.compile:
+            yield
+            return
+        # Else the compiler chooses between kernels by timing them, and the order of a sum with them.
+        inductor = importlib.import_module("torch._inductor.config")  # seconds, if at all
+        with inductor.patch(deterministic=True):
+            yield
     finally:
         torch.use_deterministic_algorithms(mode=before)

@@ -1,17 +1,32 @@
 """What a run says while it goes: a bar in a terminal, a line an epoch elsewhere, and every number in metrics.jsonl."""
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.models.checkpoint.files import write_atomically
 from vitrail.report import show
+from vitrail.training.pace import LONG, Pace, duration
+
+_COUNT = "images"  # the metric that is the number of those judged, the same each time
+_WIDE = 110  # characters of a terminal that has room for a bar beside the numbers
+_SILENCE = 60  # seconds after which a run says where it stands, where no bar shows it
 
 Sink = Literal["tensorboard", "wandb"]
 
@@ -42,9 +57,12 @@ class Logs:
         self.main, self.silent = main, silent or not main
         self.console = console or Console(stderr=True, quiet=self.silent)
         self.images = images  # of a step
+        self.compiled = False  # whether the first step compiles the model
+        self.advise: Callable[[float], str] | None = None  # what makes a run shorter whose epochs take such seconds
         self.writers: list[Writer] = [_WRITERS[sink](folder) for sink in sinks] if main else []
         self._bar: Progress | None = None
         self._task = TaskID(0)
+        self._pace: Pace | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,37 +82,55 @@ class Logs:
         """One line for the person at the terminal."""
         self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[Callable[[int, int], None]]:
+        """Shows how far images have been read, by what is called with how many and of how many."""
+        self._heard = time.perf_counter()
+
+        def show_images(done: int, total: int) -> None:
+            if self._bar is None and not self._shows_bars and self._silent_for(_SILENCE):
+                self.say(f"reading {name}: {done:,} of {total:,} images")
+            elif self._bar is None and self._shows_bars:
+                self._start(f"reading {name}", total, done, TimeRemainingColumn())
+            if self._bar is not None:
+                self._bar.update(self._task, completed=done, total=total)
+
+        try:
+            yield show_images
+        finally:
+            self._clear()
+
     def begin(self, epoch: int, epochs: int, steps: int, done: int, waited: float) -> None:
         """A new epoch, `done` of its steps being over already; `waited`: the seconds lost to data until now."""
-        self._epochs, self._began, self._first, self._waited = epochs, time.perf_counter(), done, waited
-        if self.silent or not self.console.is_terminal:
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-        )
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
-        self._task = self._bar.add_task(f"epoch {epoch + 1}/{epochs}", total=steps, completed=done, text="")
-        self._bar.start()
+        self._began = self._heard = time.perf_counter()
+        self._epochs, self._epoch, self._steps, self._first, self._waited = epochs, epoch, steps, done, waited
+        if self._pace is None:
+            self._pace = Pace(left=(epochs - epoch) * steps - done, began=self._began, compiled=self.compiled)
+        if self._shows_bars:
+            text = TextColumn("{task.fields[text]}")
+            self._start(f"epoch {epoch + 1}/{epochs}", steps, done, text, TimeRemainingColumn())
 
     def step(self, done: int, means: Mapping[str, float], waited: float) -> None:
         """The mean losses of the epoch so far, and the seconds that were lost to data in all."""
-        if self._bar is None:
-            return
         seconds = time.perf_counter() - self._began
         speed = (done - self._first) * self.images / seconds
         waiting = (waited - self._waited) / seconds
         parts = [_shown(name, value) for name, value in means.items()]
-        parts += [f"{speed:,.0f} images/s", f"waiting {show(waiting, 'share')}"]
-        self._bar.update(self._task, completed=done, text="  ".join(parts))
+        text = ("  " if self._wide else " ").join([*parts, _speed(speed), f"waiting {show(waiting, 'share')}"])
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, text=text)
+        elif self._silent_for(_SILENCE):
+            self.say(f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {text}")
+        if self._pace is not None:
+            self._say_time(self._pace.step(done - self._first, time.perf_counter()))
 
     def end(self, entry: Mapping[str, Any], *, best: bool) -> None:
         """The numbers of an epoch that is over."""
         self._clear()
         if not self.main:
             return
+        if self._pace is not None and entry["epoch"] < self._epochs:
+            self._say_time(self._pace.epoch(self._steps - self._first, time.perf_counter()))
         flat = {f"{part}/{name}": value for part in ("train", "val") for name, value in entry.get(part, {}).items()}
         flat |= {name: value for name, value in entry.items() if isinstance(value, int | float)}
         try:
@@ -105,11 +141,48 @@ class Logs:
         for writer in self.writers:
             writer.write(entry["step"], flat)
         losses = [_shown(name, value) for name, value in entry["train"].items()]
-        checks = [_shown(name, value) for name, value in entry.get("val", {}).items()]
+        checks = [_shown(name, value) for name, value in entry.get("val", {}).items() if name != _COUNT]
         parts = [f"epoch {entry['epoch']}/{self._epochs}", *losses]
         parts += ["val", *checks] if checks else []
-        parts += [f"{entry['images_per_second']:,.0f} images/s", f"waiting {show(entry['waiting'], 'share')}"]
+        parts += [_speed(entry["images_per_second"]), f"waiting {show(entry['waiting'], 'share')}"]
         self.say("  ".join(parts) + ("  best" if best else ""))
+
+    def _say_time(self, seconds: float | None) -> None:
+        """How long the run will take, where a step takes so many seconds; and what to do if that is long."""
+        if seconds is None or self._pace is None:
+            return
+        total, pace = seconds * self._pace.left, f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+        self.say(f"this will take about {duration(total)}: {self._pace.left:,} steps of {pace}")
+        if total >= LONG and self.advise is not None:
+            self.say(self.advise(seconds * self._steps))
+
+    @property
+    def _hint(self) -> str:
+        """What a bar says before there are numbers."""
+        return "" if self._pace is None or self._pace.told else "timing the first step"
+
+    @property
+    def _wide(self) -> bool:
+        return self.console.width >= _WIDE
+
+    @property
+    def _shows_bars(self) -> bool:
+        return self.console.is_terminal and not self.silent
+
+    def _silent_for(self, seconds: float) -> bool:
+        """Whether nothing was said for so long; if so, something is about to be."""
+        now = time.perf_counter()
+        if now - self._heard < seconds:
+            return False
+        self._heard = now
+        return True
+
+    def _start(self, title: str, total: int, done: int, *columns: ProgressColumn) -> None:
+        drawn = [BarColumn(24)] if self._wide else []  # numbers go first where there is little room
+        usual = (SpinnerColumn(), TextColumn("{task.description}"), *drawn, MofNCompleteColumn())
+        self._bar = Progress(*usual, *columns, console=self.console, transient=True)
+        self._task = self._bar.add_task(title, total=total, completed=done, text=self._hint)
+        self._bar.start()
 
     def _clear(self) -> None:
         if self._bar is not None:
@@ -119,6 +192,10 @@ class Logs:
 
 def _shown(name: str, value: float) -> str:
     return f"{name} {value:.4f}"
+
+
+def _speed(images: float) -> str:
+    return f"{images:,.0f} images/s" if images >= 10 else f"{images:.1f} images/s"
 
 
 def _step(line: str) -> int:

@@ -1,9 +1,11 @@
 """Muon: the momentum of every matrix is replaced by the nearest orthogonal one before it is taken as a step."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import AdamW
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # of Jordan's iteration: fast, to within 0.3 of one for each singular value
@@ -37,33 +39,47 @@ class Muon(AdamW):
         moments = [self.state[parameter]["momentum"] for parameter in parameters]
         torch._foreach_lerp_(moments, gradients, 1 - beta)
         ahead = torch._foreach_lerp(gradients, moments, beta)  # as Nesterov looks
-        parts = [part for matrix in ahead for part in matrix.chunk(group["parts"])]
-        turned = iter(_orthogonal_all(parts))
-        steps = [torch.cat([next(turned) for _ in range(group["parts"])]) for _ in parameters]
+        steps = _all_steps(ahead, group["parts"])
         torch._foreach_mul_(steps, rate)
         torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
         torch._foreach_sub_(parameters, steps)
 
 
-def _orthogonal_all(matrices: list[Tensor]) -> list[Tensor]:
-    """Orthogonal matrices of the size of an AdamW step; those of one shape, lying or standing, are turned at once."""
-    found: dict[int, Tensor] = {}
-    shapes: dict[tuple[int, ...], list[int]] = {}
+def _all_steps(matrices: Sequence[Tensor], parts: int) -> list[Tensor]:
+    """The step of each matrix; those that are sharded are gathered one after the other, to save memory."""
+    if any(isinstance(matrix, DTensor) for matrix in matrices):
+        return [_sharded_step(matrix, parts) for matrix in matrices]
+    return _orthogonal_all(matrices, parts)
+
+
+def _sharded_step(matrix: Tensor, parts: int) -> Tensor:
+    """The step of a matrix whose rows lie in several processes: each turns the whole and keeps its own rows."""
+    assert isinstance(matrix, DTensor)  # noqa: S101  (a sharded model has no others)
+    (whole,) = _all_steps([matrix.full_tensor()], parts)
+    everywhere = DTensor.from_local(whole, matrix.device_mesh, [Replicate()] * matrix.device_mesh.ndim, run_check=False)
+    return everywhere.redistribute(placements=matrix.placements)
+
+
+def _orthogonal_all(matrices: Sequence[Tensor], parts: int) -> list[Tensor]:
+    """Orthogonal matrices of the size of an AdamW step, each cut into parts first.
+
+    Those of one shape, lying or standing, are turned at once: a GPU waits for launches here, not for products.
+    """
+    alike: dict[tuple[int, int], list[int]] = {}  # shape -> which have it
     for index, matrix in enumerate(matrices):
-        shapes.setdefault(tuple(sorted(matrix.shape)), []).append(index)
-    for (_, longer), members in shapes.items():
-        lying = torch.stack([_lying(matrices[index]) for index in members])  # M short long
-        turned = orthogonal(lying) * (_RMS * longer**0.5)
-        found |= zip(members, turned.unbind(), strict=True)
-    return [found[index] if _lies(matrix) else found[index].mT for index, matrix in enumerate(matrices)]
-
-
-def _lies(matrix: Tensor) -> bool:
-    return matrix.shape[0] <= matrix.shape[1]
-
-
-def _lying(matrix: Tensor) -> Tensor:
-    return matrix if _lies(matrix) else matrix.mT
+        alike.setdefault((matrix.shape[0], matrix.shape[1]), []).append(index)
+    lying: dict[tuple[int, int], dict[tuple[int, int], Tensor]] = {}  # short, long -> shape -> M short long
+    for shape, members in alike.items():
+        cut = torch.stack([matrices[index] for index in members]).unflatten(1, (parts, -1)).flatten(0, 1)
+        short, long = sorted(cut.shape[1:])
+        lying.setdefault((short, long), {})[shape] = cut if cut.shape[1] == short else cut.mT
+    found: dict[int, Tensor] = {}
+    for (short, long), pieces in lying.items():
+        turned = orthogonal(torch.cat([*pieces.values()])) * (_RMS * long**0.5)
+        for shape, piece in zip(pieces, turned.split([len(piece) for piece in pieces.values()]), strict=True):
+            whole = (piece if shape[0] == short * parts else piece.mT).reshape(-1, *shape).contiguous()
+            found |= zip(alike[shape], whole.unbind(), strict=True)
+    return [found[index] for index in range(len(matrices))]
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

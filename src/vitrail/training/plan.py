@@ -14,7 +14,7 @@ from vitrail.config import apply, from_dict, to_dict
 from vitrail.data.cache import Packed, pack
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.source import open_data
-from vitrail.errors import BrokenImage, ConfigError, HeadNotice, TrainingError
+from vitrail.errors import BrokenImage, ConfigError, HeadNotice, ResampledNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint import load
@@ -35,6 +35,8 @@ Teacher = str | Path | nn.Module
 
 _LOOKED_AT = 16  # images, spread over the set, that tell its size and colour
 _SMALL = 64  # pixels: images up to here get a model with small patches
+_FOR_SMALL = "vit32_small"
+_AT_RANDOM = "what does not learn stays at random, since there are no weights to start from: name some (--from)"
 _STEPS = 16  # that an epoch should have at least, where nobody named a batch
 _LEAST_BATCH = 16
 _ROOM = 8 / 7  # how much larger images are stored that are cropped at random
@@ -116,7 +118,8 @@ class Plan:
         backbone = build(FAMILIES[self.model["family"]], self.backbone_config)
         if self.start is not None and not blank:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", HeadNotice)  # told when the plan was made
+                for told in (HeadNotice, ResampledNotice):  # when the plan was made
+                    warnings.simplefilter("ignore", told)
                 weights = _loaded(self.start, self.config, len(self.classes)).state_dict()
             backbone.load_state_dict(weights)
         backbone.labels = self.classes or None
@@ -135,10 +138,19 @@ def classes_of(config: TrainConfig, data: Splits) -> tuple[str, ...]:
 
 
 def stored_size(dataset: Dataset, size: tuple[int, int], *, cropped: bool) -> tuple[int, int]:
-    """The size at which images are kept: their own where they lie in memory, not much larger, or else the model's."""
-    if dataset.array is not None and max(dataset.array.shape[2:]) <= 2 * max(size):
-        return dataset.array.shape[2], dataset.array.shape[3]
+    """The size at which images are kept: their own where it is one and not much larger, or else the model's."""
+    if dataset.size is not None and max(dataset.size) <= 2 * max(size):
+        return dataset.size
     return (round(size[0] * _ROOM), round(size[1] * _ROOM)) if cropped else size
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a few images of a set have in common: the median height and width, and whether all are grey."""
+
+    height: int
+    width: int
+    grey: bool
 
 
 def make_plan(
@@ -150,7 +162,7 @@ def make_plan(
     given = None if recipe is None else _recipe(recipe)
     if recipe is None and start is not None:
         recipe = "finetune"
-    config = change(TrainConfig(), _recipe(recipe))
+    config = _of_recipe(recipe)
     config = change(config, {"model": model} if model is not None else {})
     config = change(config, changes or {})
     named = model is not None or "model" in {**_recipe(recipe), **(changes or {})}
@@ -166,11 +178,7 @@ def make_plan(
         backbone = _loaded(start, config, len(classes_of(config, splits)))
         notes.append(f"starts from the weights of {start}")
         config = _normalised(config, start, notes)
-    height, width = backbone.config.image_size
-    tint = "grey" if backbone.config.channels == 1 else "in colour"
-    notes.append(f"images are brought to {height} x {width} pixels, {tint}")
-    if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
-        notes.append(f"they are only about {seen.height} x {seen.width}: a model for smaller images would be faster")
+    notes += _brought_to(backbone.config, seen, fresh=start is None)
     about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
     plan = Plan(
         config=config,
@@ -189,7 +197,20 @@ def make_plan(
         notes.append(f"pre-training ({config.pretrain.kind}): no label is read, and the model gets no head")
     if config.lora is not None or config.freeze_until is not None:
         notes.append(str(learning(plan.task(blank=True))))
+        notes += [_AT_RANDOM] if start is None else []
     return Plan(**{**vars(plan), "notes": tuple(notes)})
+
+
+def _brought_to(config: BackboneConfig, seen: Seen, *, fresh: bool) -> list[str]:
+    """What becomes of the images for a model, and whether they are too small for it."""
+    height, width = config.image_size
+    tint = "in colour" if config.channels > 1 else "grey" if fresh or seen.grey else "grey, as the weights know them"
+    notes = [f"images are brought to {height} x {width} pixels, {tint}"]
+    if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
+        small = fresh and max(seen.height, seen.width) <= _SMALL
+        which = f"{_FOR_SMALL}, which is taken where no model is named," if small else "a model for smaller images"
+        notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")
+    return notes
 
 
 def _with_steps(config: TrainConfig, images: int, notes: list[str]) -> TrainConfig:
@@ -227,19 +248,20 @@ def _check_labels(config: TrainConfig, teacher: Teacher | None) -> None:
         raise ConfigError(f"pretrain {config.pretrain.kind!r} reads no labels and cannot use {', '.join(useless)}")
 
 
+def _of_recipe(recipe: str | Path | Mapping[str, Any] | None) -> TrainConfig:
+    """The config of a recipe; what is wrong with it is said with the name of its file."""
+    try:
+        return change(TrainConfig(), _recipe(recipe))
+    except ConfigError as error:
+        if recipe is None or isinstance(recipe, Mapping) or str(recipe) in str(error):
+            raise
+        raise ConfigError(f"recipe {recipe}: {error}") from error
+
+
 def _recipe(recipe: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
     if recipe is None or isinstance(recipe, Mapping):
         return recipe or {}
     return read_recipe(recipe)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a few images of a set have in common: the median height and width, and whether all are grey."""
-
-    height: int
-    width: int
-    grey: bool
 
 
 def look(dataset: Dataset) -> Seen:
@@ -263,9 +285,9 @@ def _fresh(
     options = {"num_classes": len(classes_of(config, splits)), **config.options}
     size = config.image_size
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
-        config = change(config, {"model": "vit32_small"})
+        config = change(config, {"model": _FOR_SMALL})
         size = size or (max(seen.height // 4, 1) * 4, max(seen.width // 4, 1) * 4)
-        notes.append(f"images are about {seen.height} x {seen.width} pixels: vit32_small, whose patches are 4 x 4")
+        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, whose patches are 4 x 4")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
     if size is not None:

@@ -212,7 +212,8 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
     try:
         write_json(folder / "run.json", {**plan_to_dict(plan, val=val), "command": command, "environment": environment})
     except CheckpointError as error:
-        raise TrainingError(f"the run cannot be kept in {folder}: {error}; choose another folder") from error
+        reason = error.__cause__ or error
+        raise TrainingError(f"the run cannot be kept in {folder}: {reason}; choose another folder (--out)") from error
 
 
 def _measured(plan: Plan, task: Task, packed: Packed, device: torch.device) -> dict[str, float]:

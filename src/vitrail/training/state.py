@@ -149,11 +149,11 @@ class Store:
                 continue
             if found := differences(header.identity, identity):
                 of_data = any(sentence.startswith("data.") for sentence in found)
-                way = "; give it the images and labels that it began with" if of_data else ""
-                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}{way}")
+                way = "give it the images and labels that it began with" if of_data else "go on with it as it was begun"
+                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}; {way}")
             self._load(self.file(step), header, learner)
             return header.progress
-        raise TrainingError(f"{self.folder.parent} holds no checkpoint to resume from; start it without resume")
+        raise self._none()
 
     def newest(self) -> Header:
         """What the newest whole checkpoint says of its run."""
@@ -162,7 +162,15 @@ class Store:
                 return self._check(self.file(step))
             except CheckpointError as error:
                 warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
-        raise TrainingError(f"{self.folder.parent} holds no checkpoint to resume from; start it without resume")
+        raise self._none()
+
+    def _none(self) -> TrainingError:
+        """What is said where there is no whole checkpoint of this kind."""
+        run, others = self.folder.parent, [item for item in self.folder.glob("step-*") if item.suffix != self.suffix]
+        if not others or self.steps():
+            return TrainingError(f"{run} holds no checkpoint to resume from; start it without resume")
+        how = "torchrun and --shard fsdp" if self.suffix else "--shard ddp, or one process"
+        return TrainingError(f"{run} was begun otherwise, its checkpoints show: resume it with {how}")
 
     def _write(self, file: Path, header: str, learner: Learner) -> None:
         tensors = learner.tensors()
@@ -176,7 +184,10 @@ class Store:
         return Header.from_json(header)
 
     def _load(self, file: Path, header: Header, learner: Learner) -> None:
-        learner.restore(read(file).tensors, header.counters)
+        try:
+            learner.restore(read(file).tensors, header.counters)
+        except KeyError as error:
+            raise lacking(file, str(error.args[0])) from error
 
     def _rotate(self, progress: Progress) -> None:
         for step in self.steps()[: -self.keep]:
@@ -185,6 +196,15 @@ class Store:
 
     def _remove(self, file: Path) -> None:
         file.unlink(missing_ok=True)
+
+
+def lacking(file: Path, name: str) -> TrainingError:
+    """What is said of a whole checkpoint that does not hold all that a run needs to go on exactly."""
+    run = file.parent.parent
+    return TrainingError(
+        f"{file} lacks {name}, which the version of vitrail that wrote it did not keep: the run cannot go on as it was "
+        f"begun; start another with the same command, or from the best model of this one: --from {run}"
+    )
 
 
 def differences(saved: Any, now: Any, where: str = "") -> list[str]:

@@ -11,6 +11,7 @@ from parity import Case, compare, differences, hint, ours, randomise
 from parity_cases_timm import CASES, SMALL, build, run, save, save_tensors
 from peers import timm
 from safetensors.torch import load_file, save_file
+from undrawn import without_data
 
 import vitrail
 from vitrail.config import apply
@@ -64,14 +65,14 @@ def test_parity_sees_two_swapped_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_every_architecture_is_read_as_timm_builds_it_or_refused(module: str) -> None:
     for name in timm.list_models(module=module):
-        with torch.device("meta"):
+        with without_data():
             peer = timm.create_model(name, **({} if "sapiens2" in name else {"depth": 1}))
         if re.fullmatch(UNLIKE, name):
             with pytest.raises(Unsupported):
                 read(name, peer)
             continue
         found = read(name, peer)
-        with torch.device("meta"):
+        with without_data():
             model = build_ours(FAMILIES[found.family], found.config)
         to_ours(found, model)
         assert facts_of(found.config) == facts_of_timm(peer), name
@@ -127,11 +128,12 @@ def twins(preset: str) -> list[str]:
 
 @pytest.mark.parametrize("preset", [preset for preset in presets() if twins(preset)])
 def test_presets_are_timms(preset: str) -> None:
-    for name in twins(preset):
+    first, *_ = names = twins(preset)
+    for name in names:
         family, config = resolve(name)
         # The depth of a preset is seen at its first size; at the others one block is enough.
-        depth = {} if name == twins(preset)[0] else {"depth": 1}
-        with torch.device("meta"):
+        depth = {} if name == first else {"depth": 1}
+        with without_data():
             model = build_ours(family, apply(config, {"num_classes": 10} | depth))
             peer = timm.create_model(name, num_classes=10, **depth)
         assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in peer.parameters())

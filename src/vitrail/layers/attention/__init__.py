@@ -7,6 +7,7 @@ from vitrail.layers.attention.class_attention import ClassAttention
 from vitrail.layers.attention.conv_projection import ConvProjectionAttention, ConvProjectionConfig
 from vitrail.layers.attention.cross import CrossAttention
 from vitrail.layers.attention.deformable import DeformableAttention, DeformableConfig
+from vitrail.layers.attention.deformable_multiscale import MultiScaleDeformableAttention
 from vitrail.layers.attention.dilated import DilatedAttention, DilatedConfig
 from vitrail.layers.attention.linear import LinearAttention, LinearConfig
 from vitrail.layers.attention.linformer import LinformerAttention, LinformerConfig
@@ -40,6 +41,7 @@ __all__ = [
     "LocalAttention",
     "LocalConfig",
     "MultiHead",
+    "MultiScaleDeformableAttention",
     "NeighbourhoodAttention",
     "NeighbourhoodConfig",
     "PerformerAttention",

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Count, Positive
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention.base import Attention, AttentionConfig, Site
-from vitrail.layers.attention.by_rows import RowBias, attend_by_rows
+from vitrail.layers.attention.by_rows import attend_by_strips
 from vitrail.layers.linear_norm import LinearNorm
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
 from vitrail.layers.stage import to_map, to_tokens
+from vitrail.layers.strips import Strips, in_strips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,29 +50,15 @@ class OffsetBias(Gridded):
 
     def forward(self, grid: Grid) -> Tensor:
         """The bias for a grid: A Q N."""
-        rows = -(-grid[0] // self.stride)
-        return self.by_rows(grid)(0, rows).unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
+        return self.strips(grid).whole()
 
-    def by_rows(self, grid: Grid, num_prefix: int = 0) -> RowBias:
-        """The bias of some rows of queries, zero for keys before the patches: A w'R P+N.
-
-        All that is read is laid out once, in a strip for each column of queries: A w' (2h-1)w, less than all pairs.
-        """
-        (rows, columns), table = grid, self._table_at(grid).unflatten(1, grid)  # A h w
-        x = torch.arange(columns, device=table.device)
-        down = torch.arange(1 - rows, rows, device=table.device).abs()
-        right = (x[:: self.stride, None] - x).abs()  # w' w
-        strips = table[:, down][..., right].transpose(1, 2).flatten(2)  # A w' (2h-1)w
-        prefix = strips.new_zeros(*strips.shape[:2], num_prefix)
-
-        def read(first: int, last: int) -> Tensor:
-            parts = []
-            for row in range(first, last):
-                start = (rows - 1 - self.stride * row) * columns
-                parts += [prefix, strips[..., start : start + rows * columns]]
-            return torch.cat(parts, dim=2).unflatten(2, (last - first, -1)).flatten(1, 2)
-
-        return read
+    def strips(self, grid: Grid, num_prefix: int = 0) -> Strips:
+        """The same bias, before its pairs are written out; tokens before the patches are at no offset."""
+        table = self._table_at(grid).unflatten(1, grid)  # A h w
+        down, right = (torch.arange(1 - length, length, device=table.device).abs() for length in grid)
+        strips = in_strips(table[:, down][:, :, right], self.stride)  # A 2h-1 2w-1 -> A w' 2h-1 w
+        nothing = strips.new_zeros(len(strips), num_prefix, num_prefix + grid[0] * grid[1])
+        return Strips(strips, nothing[..., 0], nothing, self.stride)
 
     def _table_at(self, grid: Grid) -> Tensor:
         return self.table if grid == self.grid else resample(self.table.T, self.grid, grid).T
@@ -107,15 +93,15 @@ class BiasedAttention(Attention):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
-        bias = self.bias.by_rows(grid, tokens.shape[1] - grid[0] * grid[1])
-        mixed = attend_by_rows(*self._heads(tokens), bias, grid, scale=self.head_dim**-0.5)  # B A P+N v
+        bias = self.bias.strips(grid, tokens.shape[1] - grid[0] * grid[1])
+        mixed = attend_by_strips(*self._heads(tokens), bias, scale=self.head_dim**-0.5)  # B A P+N v
         return self.drop(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))))  # B A N v -> B N D
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R P+N for the queries `rows`."""
         q, k, _ = self._heads(tokens)
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
-        bias = F.pad(self.bias(grid), (num_prefix, 0, num_prefix, 0))  # A P+N P+N
+        bias = self.bias.strips(grid, num_prefix).whole()  # A P+N P+N
         if rows is not None:
             q, bias = q[:, :, rows], bias[:, rows]
         return (q @ k.transpose(-2, -1) * self.head_dim**-0.5 + bias).softmax(dim=-1)
@@ -156,6 +142,6 @@ class SubsampledAttention(nn.Module):
         q = self.q(to_tokens(asking)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A Q d
         kv = self.kv(to_tokens(maps)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A N d+v
         k, v = kv.split([self.head_dim, self.value_dim], dim=-1)
-        bias, grid = self.bias.by_rows((maps.shape[2], maps.shape[3])), (asking.shape[2], asking.shape[3])
-        mixed = attend_by_rows(q, k, v, bias, grid, scale=self.head_dim**-0.5)  # B A Q v
-        return to_map(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))), grid)
+        bias = self.bias.strips((maps.shape[2], maps.shape[3]))
+        mixed = attend_by_strips(q, k, v, bias, scale=self.head_dim**-0.5)  # B A Q v
+        return to_map(self.projection(self.activation(mixed.transpose(1, 2).flatten(2))), bias.queries)

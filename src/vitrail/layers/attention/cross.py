@@ -30,14 +30,20 @@ class CrossAttention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if padding is None else _seen(padding))
         return self.drop(self.projection(mixed.transpose(1, 2).flatten(2)))  # B A M d -> B M D
 
-    def weights(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
-        """The explicit attention of each query over the context: B A M N."""
-        q, k, _ = self._heads(queries, context)
+    def weights(
+        self, queries: Tensor, context: Tensor, padding: Tensor | None = None, *, rows: Tensor | None = None
+    ) -> Tensor:
+        """The explicit attention over the context of the queries `rows` (all of them by default): B A R N."""
+        q, k, _ = self._heads(queries if rows is None else queries[:, rows], context)
         logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         if padding is None:
             return logits.softmax(dim=-1)
         hidden = ~_seen(padding)
         return logits.masked_fill(hidden, -float("inf")).softmax(dim=-1).masked_fill(hidden, 0.0)
+
+    def contents(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        """What each token of the context gives: B A N d; `weights` times it is what `projection` reads."""
+        return self._heads(queries, context)[2]
 
     def _heads(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         parts = (self.q(queries), *self.kv(context).chunk(2, dim=-1))

@@ -178,7 +178,11 @@ def bilinear(points: Tensor, grid: Grid) -> Tensor:
     """Which share each patch has in what is read at points (y, x), moved onto the map: ... M 2 -> ... M N."""
     shares = []
     for axis, count in enumerate(grid):
-        places = (points[..., axis].clamp(-1, 1) + 1) / 2 * (count - 1)  # ... M, in pixels
-        pixels = torch.arange(count, device=points.device).to(places.dtype)
-        shares.append((1 - (places[..., None] - pixels).abs()).clamp(min=0))  # a tent over each pixel
+        shares.append(tents((points[..., axis].clamp(-1, 1) + 1) / 2 * (count - 1), count))
     return (shares[0][..., :, None] * shares[1][..., None, :]).flatten(-2)
+
+
+def tents(places: Tensor, count: int) -> Tensor:
+    """Which share each of a line of pixels has in what is read between them, at places in pixels: ... -> ... count."""
+    pixels = torch.arange(count, device=places.device).to(places.dtype)
+    return (1 - (places[..., None] - pixels).abs()).clamp(min=0)

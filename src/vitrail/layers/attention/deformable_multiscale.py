@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.init import xavier_uniform_, zeros_
 
 from vitrail.errors import ConfigError, InputError
+from vitrail.layers.attention.deformable import tents
 from vitrail.layers.patch import Grid
 
 
@@ -52,10 +53,7 @@ class MultiScaleDeformableAttention(nn.Module):
     ) -> Tensor:
         """B Q D, B Q L 2 (or 4), B S D -> B Q D; what `padding`, B S, marks is read as zero."""
         self._check(references, tokens, grids)
-        values = self.value(tokens)
-        if padding is not None:
-            values = values.masked_fill(padding[..., None], 0.0)
-        values = values.unflatten(2, (self.num_heads, -1)).permute(0, 2, 3, 1).flatten(0, 1)  # BA d S
+        values = self.contents(queries, references, tokens, grids, padding).transpose(2, 3).flatten(0, 1)  # BA d S
         places = self.places(queries, references, grids).transpose(1, 2).flatten(0, 1)  # BA Q L P 2
         read = [
             # Here -1 and 1 are the edges of the map; outside of it there is nothing.
@@ -63,11 +61,51 @@ class MultiScaleDeformableAttention(nn.Module):
             for index, (level, grid) in enumerate(zip(values.split(_sizes(grids), dim=2), grids, strict=True))
         ]
         found = torch.cat(read, dim=-1).to(values.dtype)  # BA d Q LP
-        weights = self.weights(queries).flatten(3).transpose(1, 2).flatten(0, 1)  # BA Q LP
-        mixed = torch.einsum("bdqp,bqp->bqd", found, weights)
+        shares = self.shares(queries).flatten(3).transpose(1, 2).flatten(0, 1)  # BA Q LP
+        mixed = torch.einsum("bdqp,bqp->bqd", found, shares)
         return self.projection(mixed.unflatten(0, (-1, self.num_heads)).transpose(1, 2).flatten(2))  # B A Q d -> B Q D
 
-    def weights(self, queries: Tensor) -> Tensor:
+    def weights(
+        self,
+        queries: Tensor,
+        references: Tensor,
+        tokens: Tensor,
+        grids: Sequence[Grid],
+        padding: Tensor | None = None,
+        *,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """How much the queries `rows` (all of them by default) read of each token: B A R S.
+
+        The pixels around a place share in it; a row sums to less where it reads padding or beyond the edge.
+        """
+        self._check(references, tokens, grids)
+        if rows is not None:
+            queries, references = queries[:, rows], references[:, rows]
+        shares, places, found = self.shares(queries), self.places(queries, references, grids), []
+        for index, (height, width) in enumerate(grids):
+            x, y = places[:, :, :, index].unbind(-1)  # B R A P each
+            down, right = tents(y * height - 0.5, height), tents(x * width - 0.5, width)
+            share = shares[:, :, :, index].to(down)
+            found.append(torch.einsum("brap,braph,brapw->barhw", share, down, right).flatten(3))
+        weights = torch.cat(found, dim=3).to(shares.dtype)
+        return weights if padding is None else weights.masked_fill(padding[:, None, None], 0.0)
+
+    def contents(
+        self,
+        queries: Tensor,
+        references: Tensor,
+        tokens: Tensor,
+        grids: Sequence[Grid],
+        padding: Tensor | None = None,
+    ) -> Tensor:
+        """What each token gives: B A S d; `weights` times it is what `projection` reads."""
+        values = self.value(tokens)
+        if padding is not None:
+            values = values.masked_fill(padding[..., None], 0.0)
+        return values.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+
+    def shares(self, queries: Tensor) -> Tensor:
         """How much each query takes of each place: B Q D -> B Q A L P, summing to 1 over all levels and points."""
         logits = self.attention(queries).unflatten(2, (self.num_heads, -1))  # B Q A LP
         return logits.softmax(dim=-1).unflatten(3, (self.levels, self.points))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Count, Positive, Rate
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
+from vitrail.layers.attention.by_rows import attend_by_strips
 from vitrail.layers.patch import Grid
 from vitrail.layers.relative import RelativeBias, RelativeConfig
 from vitrail.layers.rope import Rope, RopeConfig
@@ -60,7 +61,10 @@ class SoftmaxAttention(MultiHead):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
         q, k, v = self._placed(tokens, grid)
-        return self.mix(q, k, v, self._bias(grid, q.dtype))
+        if self.relative is None or not self.fused:
+            return self.mix(q, k, v, self._bias(grid, q.dtype))
+        dropout = self.dropout if self.training else 0.0
+        return self.joined(attend_by_strips(q, k, v, self.relative.strips(grid), scale=self.scale, dropout=dropout))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(q k + bias) v, projected back: B A P+N d each, and a bias that spreads to B A P+N P+N -> B P+N D."""

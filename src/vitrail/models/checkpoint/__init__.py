@@ -7,17 +7,26 @@ from typing import Any, Literal
 
 import torch
 
-from vitrail.errors import CheckpointError, ConfigError, HeadNotice, VitrailError, nearest
+from vitrail.errors import CheckpointError, ConfigError, HeadNotice, Notice, VitrailError, nearest
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.agreement import check_agreement
 from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
 from vitrail.models.checkpoint.families import TRANSLATIONS
-from vitrail.models.checkpoint.files import PICKLES, Weights, digest, read, write_tensors
+from vitrail.models.checkpoint.files import PICKLES, Weights, digest, read, write_json, write_tensors
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
+from vitrail.models.checkpoint.pixels import (
+    PROCESSOR,
+    Pixels,
+    by_channel,
+    find,
+    for_processor,
+    for_timm,
+)
 from vitrail.models.checkpoint.timm import Timm
 from vitrail.models.checkpoint.torchvision import Torchvision
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
+from vitrail.models.initialise import Undrawn
 from vitrail.models.registry import FAMILIES, build, family_of, resolve
 
 __all__ = ["convert", "load", "save"]
@@ -50,13 +59,15 @@ def load(
             found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path
         )
     # Nothing is rounded before the end: positions are resampled in full precision, and float64 stays float64.
-    backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
+    with Undrawn():
+        backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
     try:
         state = to_ours(found, backbone)
     except CheckpointError as error:
         raise CheckpointError(f"{weights.path}: {error}") from error
     backbone.load_state_dict(state)
     backbone.labels = tuple(found.labels) if found.labels else None
+    backbone.normalisation = _normalisation(weights.path)
     if image_size is not None:
         backbone.resize(image_size)
     if num_classes is not None and num_classes != found.config.num_classes:
@@ -64,6 +75,15 @@ def load(
         message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
         warnings.warn(message, HeadNotice, stacklevel=2)
     return backbone.to(dtype).eval()
+
+
+def _normalisation(file: Path) -> Pixels | None:
+    """What images are brought to for the weights of a file; where that cannot be read, the weights still can."""
+    try:
+        return find(file)
+    except CheckpointError as error:
+        warnings.warn(str(error), Notice, stacklevel=3)
+        return None
 
 
 def _read(weights: Weights, hint: BackboneConfig | None) -> Found:
@@ -101,7 +121,8 @@ def _bare(model: Any) -> Backbone:
 def save(model: Backbone, path: str | Path) -> Path:
     """Writes a model to a folder (model.safetensors and config.json) or to one .safetensors file; returns the file.
 
-    Each file is whole or not there at all, and carries a checksum that `load` verifies.
+    Each file is whole or not there at all, and carries a checksum that `load` verifies; the names of the classes and
+    how images are normalised are in it, where the model knows them.
     """
     path = Path(path)
     if path.suffix in PICKLES:
@@ -128,21 +149,34 @@ def convert(
 ) -> Path:
     """Rewrites any known checkpoint as a folder that vitrail, timm or Hugging Face loads; returns the weight file.
 
-    What was written is read back, and every tensor compared.
+    What was written is read back, and every tensor compared. How images are normalised goes along.
     """
     if to not in ("vitrail", "timm", "hf"):
         raise ConfigError(f"cannot convert to {to!r}; {nearest(to, ('vitrail', 'timm', 'hf'))}")
     if Path(out).exists() and Path(out).resolve() in (Path(source).resolve(), Path(source).resolve().parent):
         raise ConfigError(f"{out} is where the checkpoint comes from; name another folder")
     loaded = load(source, model=model, num_classes=num_classes, image_size=image_size)
-    if to == "vitrail":
-        file = save(loaded, out)
-    else:
-        dialect = DIALECTS.get(f"{to} {family_of(loaded).name}", DIALECTS[to])
-        foreign, file = dialect.write(loaded), Path(out) / "model.safetensors"
-        write_tensors(file, foreign.tensors, {"format": "pt"}, config=foreign.config)
-    again = load(file).state_dict()
-    state = loaded.state_dict()
-    if wrong := [name for name in state if name not in again or not torch.equal(state[name], again[name])]:
+    file = save(loaded, out) if to == "vitrail" else _translate(loaded, Path(out), to)
+    if wrong := _differences(loaded, load(file)):
         raise CheckpointError(f"{file} does not read back as it was written: {', '.join(wrong[:8])}")
+    return file
+
+
+def _differences(model: Backbone, back: Backbone) -> list[str]:
+    """The names of what two models do not share."""
+    state, again, channels = model.state_dict(), back.state_dict(), model.config.channels
+    wrong = [name for name in state if name not in again or not torch.equal(state[name], again[name])]
+    before, after = (pixels and by_channel(pixels, channels) for pixels in (model.normalisation, back.normalisation))
+    return wrong if before == after else [*wrong, "how images are normalised"]
+
+
+def _translate(model: Backbone, out: Path, to: Literal["timm", "hf"]) -> Path:
+    """Writes a model in the words of another project, with the file that tells it how images are normalised."""
+    dialect = DIALECTS.get(f"{to} {family_of(model).name}", DIALECTS[to])
+    foreign, file, pixels = dialect.write(model), out / "model.safetensors", model.normalisation
+    channels, size = model.config.channels, model.config.image_size
+    about = for_timm(foreign.config, pixels, channels) if pixels and to == "timm" else foreign.config
+    write_tensors(file, foreign.tensors, {"format": "pt"}, config=about)
+    if pixels and to == "hf":
+        write_json(out / PROCESSOR, for_processor(pixels, channels, size))
     return file

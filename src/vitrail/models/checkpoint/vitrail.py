@@ -11,6 +11,7 @@ from vitrail.errors import CheckpointError, ConfigError, nearest
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, rule
 from vitrail.models.checkpoint.files import Weights, digest
+from vitrail.models.checkpoint.pixels import for_ours
 from vitrail.models.registry import FAMILIES, family_of
 
 _OURS = "patch.projection.weight"  # a tensor that every plain state dict of ours has
@@ -90,4 +91,5 @@ def describe_model(model: Backbone) -> Mapping[str, Any]:
         "family": family_of(model).name,
         "config": to_dict(model.config),
         "labels": list(model.labels) if model.labels else None,
+        "normalisation": for_ours(model.normalisation),
     }

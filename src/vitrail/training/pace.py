@@ -1,0 +1,84 @@
+"""How long a run will take, told by its first steps; and what would make it shorter."""
+
+import torch
+
+from vitrail.config import apply
+from vitrail.errors import VitrailError
+from vitrail.models.registry import FAMILIES, build
+from vitrail.training.plan import Plan
+
+LONG = 30 * 60  # seconds: a run that takes this long is told how to be shorter
+_SHORT = 10  # seconds: of what is over by then nothing is said
+_SLOW = 5  # seconds of a first step that tells enough, though it warms up
+_TIMED = 2  # seconds of later steps that tell enough
+_PATIENCE = 20 * 60  # seconds that fewer epochs are to take
+
+
+class Pace:
+    """The clock of a run; each step that ends is told to it, and it answers once."""
+
+    def __init__(self, *, left: int, began: float, compiled: bool = False) -> None:
+        self.left = left  # optimiser steps when it began
+        self.began, self.compiled = began, compiled
+        self.first: tuple[int, float] | None = None  # the first look: steps and when
+        self.told = False
+
+    def step(self, done: int, now: float) -> float | None:
+        """The seconds that a step takes, as soon as enough of them have been seen; None before and after.
+
+        The first one warms up: it counts only where it was slow for another reason than being compiled.
+        """
+        if self.told:
+            return None
+        if self.first is None:
+            self.first = done, now
+            slow = now - self.began >= _SLOW and not self.compiled
+            return self._tell((now - self.began) / done) if slow else None
+        steps, since = self.first
+        return self._tell((now - since) / (done - steps)) if now - since >= _TIMED else None
+
+    def epoch(self, done: int, now: float) -> float | None:
+        """The same at the end of an epoch, validation included, where it came first."""
+        return None if self.told else self._tell((now - self.began) / done)
+
+    def _tell(self, seconds: float) -> float | None:
+        self.told = True
+        return seconds if seconds * self.left >= _SHORT else None
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `2 h 40 min`, `3 days 4 h`."""
+    if seconds < 99:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def sooner(plan: Plan, device: torch.device, epoch: float) -> str:
+    """What makes a run shorter whose epochs take so many seconds."""
+    ways = []
+    if (half := _half(plan)) is not None:
+        ways.append(f"--image-size {half} (a quarter of the patches)")
+    if plan.start is None and plan.config.pretrain is None:
+        ways.append("--from WEIGHTS --epochs 5 (fine-tuning needs few epochs)")
+    if (fewer := int(_PATIENCE / epoch)) > 0:
+        ways.append(f"--epochs {fewer} (about {duration(fewer * epoch)})")
+    ways.append("a smaller --model" if device.type != "cpu" else "a smaller --model, or a machine with a GPU")
+    return f"to have it sooner: {'; '.join(ways)}. Ctrl-C saves and stops, --resume goes on"
+
+
+def _half(plan: Plan) -> str | None:
+    """Half the image's sides as an option, where the model can be built for them."""
+    config = plan.backbone_config
+    height, width = (side // 2 for side in config.image_size)
+    try:
+        with torch.device("meta"):
+            build(FAMILIES[plan.model["family"]], apply(config, {"image_size": (height, width)}))
+    except VitrailError:
+        return None
+    return str(height) if height == width else f"{height}x{width}"

@@ -1,0 +1,119 @@
+"""What images are brought to: read from the files beside weights, kept by `save` and `convert`, understood by peers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitrail
+from vitrail.errors import CheckpointError, Notice, ResampledNotice
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint.pixels import find
+
+PIXELS = MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TINY = {"dim": 32, "depth": 1, "num_heads": 2, "image_size": 32, "num_classes": 2}
+
+
+def beside(folder: Path, name: str, about: Any) -> Path:
+    (folder / name).write_text(about if isinstance(about, str) else json.dumps(about))
+    return folder
+
+
+TOLD = {
+    "a run": ("run.json", {"recipe": {"augment": {"mean": MEAN, "std": STD}}}),
+    "ours": ("config.json", {"library": "vitrail", "normalisation": {"mean": MEAN, "std": STD}}),
+    "timm": ("config.json", {"architecture": "x", "pretrained_cfg": {"mean": MEAN, "std": STD}}),
+    "timm, long ago": ("config.json", {"architecture": "x", "mean": MEAN, "std": STD}),
+    "Hugging Face": ("preprocessor_config.json", {"do_normalize": True, "image_mean": MEAN, "image_std": STD}),
+}
+
+
+@pytest.mark.parametrize("who", TOLD)
+def test_files_that_tell(who: str, tmp_path: Path) -> None:
+    assert find(beside(tmp_path, *TOLD[who])) == PIXELS
+    (tmp_path / "model.safetensors").touch()
+    assert find(tmp_path / "model.safetensors") == PIXELS
+
+
+def test_a_run_that_names_none_has_the_usual_one(tmp_path: Path) -> None:
+    assert find(beside(tmp_path, "run.json", {"recipe": {"augment": {"mean": None, "std": None}}})) == ((0.5,), (0.5,))
+
+
+def test_files_that_do_not_tell(tmp_path: Path) -> None:
+    assert find(tmp_path) is None
+    beside(tmp_path, "config.json", {"architectures": ["ViTForImageClassification"]})
+    assert find(beside(tmp_path, "preprocessor_config.json", {"do_resize": True})) is None
+
+
+def test_pixels_that_were_left_as_they_are(tmp_path: Path) -> None:
+    about = {"do_normalize": False, "image_mean": MEAN, "image_std": STD}
+    assert find(beside(tmp_path, "preprocessor_config.json", about)) == ((0.0,), (1.0,))
+
+
+@pytest.mark.parametrize("about", ["{", "[]", {"mean": [0.5], "std": [0.0]}, {"mean": "x", "std": [1]}])
+def test_a_damaged_file_is_named(about: Any, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged, it does not tell how images are normalised"):
+        find(beside(tmp_path, "config.json", about))
+
+
+@pytest.fixture
+def model() -> Backbone:
+    model = vitrail.create("vit_tiny_patch16", **TINY)
+    model.normalisation = PIXELS
+    return model
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/one.safetensors"])
+def test_a_saved_model_keeps_them(name: str, model: Backbone, tmp_path: Path) -> None:
+    vitrail.save(model, tmp_path / name)
+    assert find(tmp_path / name) == vitrail.load(tmp_path / name).normalisation == PIXELS
+    with pytest.warns(ResampledNotice):
+        assert vitrail.load(tmp_path / name, image_size=48).normalisation == PIXELS
+
+
+def test_what_weights_tell_themselves_goes_before_what_lies_beside_them(model: Backbone, tmp_path: Path) -> None:
+    beside(tmp_path, "run.json", {"recipe": {"augment": {"mean": [0.1], "std": [0.2]}}})
+    silent = vitrail.create("vit_tiny_patch16", **TINY)
+    assert vitrail.load(vitrail.save(silent, tmp_path / "silent.safetensors")).normalisation == ((0.1,), (0.2,))
+    assert vitrail.load(vitrail.save(model, tmp_path / "one.safetensors")).normalisation == PIXELS
+
+
+def test_weights_load_where_the_file_beside_them_is_damaged(model: Backbone, tmp_path: Path) -> None:
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    beside(tmp_path, "preprocessor_config.json", {"image_mean": "x", "image_std": [1]})
+    with pytest.warns(Notice, match="does not tell how images are normalised"):
+        assert vitrail.load(tmp_path / "weights.pth", model=model.config).normalisation is None
+
+
+@pytest.mark.parametrize("to", ["vitrail", "timm", "hf"])
+def test_converted_weights_keep_them_and_come_back_with_them(to: Any, model: Backbone, tmp_path: Path) -> None:
+    vitrail.save(model, tmp_path / "ours")
+    vitrail.convert(tmp_path / "ours", tmp_path / "there", to=to)
+    assert find(tmp_path / "there") == PIXELS
+    vitrail.convert(tmp_path / "there", tmp_path / "back")
+    assert vitrail.load(tmp_path / "back").normalisation == PIXELS
+
+
+def test_peers_normalise_converted_weights_alike(model: Backbone, tmp_path: Path) -> None:
+    from peers import timm, transformers
+
+    model.normalisation = ((0.4,), (0.3,))  # one for all channels
+    vitrail.save(model, tmp_path / "ours")
+    for to in ("timm", "hf"):
+        vitrail.convert(tmp_path / "ours", tmp_path / to, to=to)
+    config = timm.data.resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path / 'timm'}"))
+    assert [config[key] for key in ("mean", "std", "input_size")] == [[0.4] * 3, [0.3] * 3, [3, 32, 32]]
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
+    image = torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8)
+    pixels = processor(image, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(pixels, (image / 255 - 0.4) / 0.3)
+
+
+def test_what_a_folder_held_before_is_not_taken_for_the_new_weights(model: Backbone, tmp_path: Path) -> None:
+    vitrail.save(model, tmp_path / "ours")
+    (tmp_path / "out").mkdir()
+    beside(tmp_path / "out", "run.json", {"recipe": {"augment": {"mean": [0.1], "std": [0.2]}}})
+    with pytest.raises(CheckpointError, match="does not read back as it was written: how images are normalised"):
+        vitrail.convert(tmp_path / "ours", tmp_path / "out", to="timm")

@@ -1,0 +1,55 @@
+"""How long a run will take, from its first steps."""
+
+import pytest
+import torch
+from small_data import photos, split
+
+from vitrail.training.pace import Pace, duration, sooner
+from vitrail.training.plan import make_plan
+
+OPTIONS = {"dim": 32, "depth": 1, "num_heads": 2}
+
+
+def test_the_first_step_warms_up_and_is_left_out() -> None:
+    pace = Pace(left=100, began=0.0)
+    assert pace.step(1, 3.0) is None
+    assert pace.step(2, 4.0) is None  # one second tells too little
+    assert pace.step(4, 6.0) == 1.0
+    assert pace.step(5, 7.0) is None  # once is enough
+    assert pace.epoch(8, 9.0) is None
+
+
+def test_a_slow_first_step_tells_enough_unless_it_compiled() -> None:
+    assert Pace(left=100, began=2.0).step(1, 32.0) == 30.0
+    compiled = Pace(left=100, began=2.0, compiled=True)
+    assert compiled.step(1, 42.0) is None
+    assert compiled.step(2, 45.0) == 3.0
+
+
+def test_an_epoch_that_ends_first_tells_it_with_its_validation() -> None:
+    assert Pace(left=1000, began=0.0).epoch(10, 5.0) == 0.5
+
+
+def test_of_what_is_over_at_once_nothing_is_said() -> None:
+    pace = Pace(left=4, began=0.0)
+    assert pace.epoch(2, 1.0) is None
+    assert pace.told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(45.4, "45 s"), (700, "12 min"), (3599, "1 h 0 min"), (9600, "2 h 40 min"), (273_600, "3 days 4 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_ways_to_have_it_sooner() -> None:
+    plan = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS})
+    told = sooner(plan, torch.device("cpu"), 300.0)
+    assert "--image-size 112 (a quarter of the patches); --from WEIGHTS" in told
+    assert "--epochs 4 (about 20 min)" in told
+    assert "a GPU" in told
+    odd = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS, "image_size": 48})
+    told = sooner(odd, torch.device("cuda"), 3000.0)
+    assert not any(words in told for words in ("--image-size", "--epochs 0", "GPU"))  # 24 pixels are no patches of 16
