@@ -3,15 +3,14 @@
     python benchmarks/faithfulness.py --data arrays --json faithfulness.json
     python benchmarks/faithfulness.py --data arrays --methods all --steps 32 --device cuda
     python benchmarks/faithfulness.py --run runs/my-run --data photos --methods relevance,attention,rollout
-    python benchmarks/faithfulness.py --skip 500    # other images than those that defaults were chosen by
+    python benchmarks/faithfulness.py --data arrays --skip 500    # other images than those that defaults were chosen by
 
 The first is the claim: relevance against raw attention, noise and the centre, in some minutes on two cores. Data are
-what `vitrail train` takes, such as a folder with test_images.npy and test_labels.npy; without --data the embedded
-images. Those of the test part, in one random order, are explained for the class that the model predicts; pixels then go
-and come in the order of each map, and are blurred where they are not there, or with --baseline mean have the image's
-mean colour. Beside the methods stand two maps that know nothing of the model; the first method is then paired with all
-others, image by image. Of the model's answers on these images, the share that is right is told too: a model is no
-judge of what it does not know.
+what `vitrail train` takes, such as a folder with test_images.npy and test_labels.npy. Those of the test part, in one
+random order, are explained for the class that the model predicts; pixels then go and come in the order of each map, and
+are blurred where they are not there, or with --baseline mean have the image's mean colour. Beside the methods stand two
+maps that know nothing of the model; the first method is then paired with all others, image by image. Of the model's
+answers on these images, the share that is right is told too: a model is no judge of what it does not know.
 """
 
 import argparse
@@ -112,7 +111,7 @@ def paired(title: str, found: dict[str, Areas], first: str) -> Table:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--run", default="packaged", help="the folder of a run, or the packaged model")
-    options.add_argument("--data", default="demo", help="what the test images are taken from (default: embedded ones)")
+    options.add_argument("--data", required=True, help="what the test images are taken from: a folder of arrays, say")
     options.add_argument("--images", type=int, default=500)
     options.add_argument("--skip", type=int, default=0, help="images of the random order that are left out before")
     options.add_argument("--steps", type=int, default=16, help="of the curves")

@@ -20,9 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.cli.serving_calibration import fitted, keep
 from vitrail.data.batches import Batches
 from vitrail.data.cache import Packed
 from vitrail.data.known import KNOWN
+from vitrail.deploy.calibration import Calibration
+from vitrail.deploy.engine import open_engine
 from vitrail.models.checkpoint import load, save
 from vitrail.models.checkpoint.files import write_json
 from vitrail.packaged import FILES, MAX_BYTES, packaged_folder
@@ -103,6 +106,9 @@ def main() -> None:
         write(chosen.run, new, data=plan.data.train.name, extra={})
         extra, rows, wrong = check(plan, chosen.run, new, chosen.device)
         write(chosen.run, new, data=plan.data.train.name, extra=extra)
+        engine = open_engine(new, open_run=open_trained)
+        multi_label = engine.card.multi_label
+        keep(new, engine, Calibration() if multi_label else fitted(engine, plan.data.val))
         size = sum((new / file).stat().st_size for file in FILES)
         if size > MAX_BYTES:
             wrong.append(f"it has {size:,} bytes; at most {MAX_BYTES:,} are allowed")

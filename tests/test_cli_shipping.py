@@ -1,4 +1,4 @@
-"""Export, bench and predict by artefacts, as a person types them, with the packaged model."""
+"""Export, bench and predict by artefacts, as a person types them."""
 
 import csv
 import json
@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from registered import tiny
 
+import vitrail
 from vitrail.cli import main
 
 
@@ -24,9 +26,16 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dist(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    vitrail.save(tiny(num_classes=3), folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def dist(model: str, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "dist"
-    words = ["export", "packaged", "--to", "onnx", "--int8", str(photos), "--rounds", "1", "--licence", "Apache-2.0"]
+    words = ["export", model, "--to", "onnx", "--int8", str(photos), "--rounds", "1", "--licence", "Apache-2.0"]
     words += ["--force"]  # six pictures are few to judge int8 by
     assert main([*words, "--out", str(out)]) == 0
     return out
@@ -42,10 +51,10 @@ def test_export_writes_an_artefact_and_its_certificate(dist: Path) -> None:
     assert "Certificate" in (dist / "certificate.html").read_text()
 
 
-def test_predict_takes_an_artefact(dist: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_takes_an_artefact(model: str, dist: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(dist / "model.onnx"), str(photos), "--json"]) == 0
     by_artefact = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert main(["predict", "packaged", str(photos), "--json", "--device", "cpu"]) == 0
+    assert main(["predict", model, str(photos), "--json", "--device", "cpu"]) == 0
     by_run = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(by_run) == 12
     for ours, theirs in zip(by_artefact, by_run, strict=True):
@@ -55,14 +64,14 @@ def test_predict_takes_an_artefact(dist: Path, photos: Path, capsys: pytest.Capt
 
 
 def test_a_cluster_needs_a_table_and_an_artefact(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["predict", "packaged", str(photos), "--device", "cpu", "--ray", "2"]
+    words = ["predict", model, str(photos), "--device", "cpu", "--ray", "2"]
     assert main(words) == 2
     assert "--ray shares the writing of a table; name one: --out predictions.parquet" in capsys.readouterr().err
     monkeypatch.setattr("vitrail.deploy.cluster.needs_ray", lambda: None)
     assert main([*words, "--out", str(tmp_path / "found.csv")]) == 2
-    assert "--ray takes artefacts, not packaged; write one: vitrail export packaged" in capsys.readouterr().err
+    assert f"--ray takes artefacts, not {model}; write one: vitrail export {model}" in capsys.readouterr().err
 
 
 def test_predict_into_a_table_does_nothing_twice(
@@ -89,15 +98,15 @@ def test_predict_takes_tars_and_tables_of_paths(
     assert [row["path"] for row in rows] == [str(tmp_path / "some.tar" / "03.png"), str(photos / "04.png")]
 
 
-def test_bench_measures_a_folder_beside_a_run(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", str(dist), "packaged", "--batches", "1,2", "--rounds", "2", "--threads", "1", "--count", "8"]
+def test_bench_measures_a_folder_beside_a_run(model: str, dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(dist), model, "--batches", "1,2", "--rounds", "2", "--threads", "1", "--count", "8"]
     assert main([*words, "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["sections"][2]
     assert {row["model"] for row in table["rows"]} == {
         "model.onnx",
         "model.onnx, dynamic int8",
         "model.int8.onnx",
-        "packaged",
+        model,
     }
     assert {row["agreement"] for row in table["rows"] if row["model"] == "model.onnx"} == {1.0}
     assert {row["batch"] for row in table["rows"]} == {1, 2}

@@ -13,6 +13,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.cli.explain_verb import MOST_PICTURES
 from vitrail.models.checkpoint import convert
+from vitrail.packaged import samples
 
 
 def saved(folder: Path, name: str = "vit_tiny_patch16", **changes: object) -> str:
@@ -123,13 +124,14 @@ def test_two_models(run: str, photos: Path, tmp_path: Path, capsys: pytest.Captu
     assert "has no attention" in second["why"]
 
 
-def test_the_packaged_model(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "page.html"
-    assert main(["explain", "packaged", str(photos / "0.png"), "--out", str(out), "--method", "attention"]) == 0
-    assert "trained on fashion-mnist-12k" in capsys.readouterr().err
+def test_the_packaged_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, words = tmp_path / "page.html", ["--method", "attention", "--steps", "1"]
+    assert main(["explain", "packaged", str(samples()["cat"]), "--out", str(out), *words]) == 0
+    assert "trained on cifar10" in capsys.readouterr().err
     view = stored(out)["views"][0]
-    assert len(view["layers"]) == 3
-    assert all(layer["cells"] == [4, 4] and layer["count"] == 4 for layer in view["layers"])
+    assert view["target"] == "cat"
+    assert len(view["layers"]) == 12
+    assert all(layer["cells"] == [8, 8] and layer["count"] == 3 for layer in view["layers"])
 
 
 def test_statistics(run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,9 +41,9 @@ def test_images_are_normalised_as_the_files_beside_the_weights_tell(tmp_path: Pa
 
 
 def test_the_packaged_model_says_what_it_is() -> None:
-    with pytest.warns(Notice, match="trained on fashion-mnist-12k"):
+    with pytest.warns(Notice, match="trained on cifar10"):
         task = open_task("packaged")
-    images = torch.zeros(1, 1, 32, 32, dtype=torch.uint8)
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     assert torch.equal(task.prepare(images), open_model("packaged").prepare(images))
 
 

@@ -48,6 +48,13 @@ def test_it_says_what_it_is() -> None:
     assert trained.about == open_trained("packaged").about
 
 
+def test_it_knows_what_its_samples_show() -> None:
+    trained, shown = vitrail.open_trained(), packaged.samples()
+    assert sorted(shown) == sorted(trained.task.classes)
+    told = {Path(found.path).stem: found.answers[0].label for found in trained.predict(shown.values(), top=1)}
+    assert sum(name == label for name, label in told.items()) >= 8, told
+
+
 def test_a_picture_alone_is_enough(picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(picture), "--top", "2", "--device", "cpu"]) == 0
     shown = capsys.readouterr()

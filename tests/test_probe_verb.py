@@ -1,4 +1,4 @@
-"""The verb `probe` as a person types it: on the packaged model, on a model without a head, and with mistakes."""
+"""The verb `probe` as a person types it: on a model without a head, normalised as in training, and with mistakes."""
 
 import json
 from pathlib import Path

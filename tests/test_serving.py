@@ -27,7 +27,6 @@ from vitrail.deploy.card import Card
 from vitrail.deploy.engine import open_engine
 from vitrail.deploy.serve_model import Offer, Question
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.packaged import find_packaged
 from vitrail.training.trained import open_trained
 
 CAPTION = "document.getElementById('caption').textContent"
@@ -44,14 +43,13 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return coloured_run(photos, tmp_path_factory.mktemp("runs") / "colours", epochs=4)
 
 
-def test_what_a_worker_opens() -> None:
-    opening = pickle.loads(pickle.dumps(Opening(model="packaged", threads=1)))
+def test_what_a_worker_opens(run: Path) -> None:
+    opening = pickle.loads(pickle.dumps(Opening(model=str(run), threads=1)))
     served = opening()
-    assert served.engine.labels[0] == "T-shirt/top"
-    assert served.calibration.images == 1200  # its own validation
-    assert served.calibration.error_after < served.calibration.error_before
-    assert not (find_packaged() / FILE).exists()
-    logits = torch.randn(1, 10)
+    assert served.engine.labels == ("blue", "green", "red")
+    assert served.calibration.images == 9  # its own validation
+    assert served.calibration.temperature != 1
+    logits = torch.randn(1, 3)
     expected = (logits / served.calibration.temperature).softmax(dim=1)
     assert torch.allclose(served.probabilities(logits), expected)
 
@@ -68,12 +66,19 @@ def test_confidence_comes_from_what_the_run_was_validated_on(
     held = open_data(str(photos), seed=0).val
     expected = calibrate(engine.predict([held.read(number) for number in range(len(held))]), held.labels)
     assert found == expected
-    monkeypatch.setattr(serving_calibration, "_fitted", None)  # it is kept: nothing is computed again
+    monkeypatch.setattr(serving_calibration, "fitted", None)  # it is kept: nothing is computed again
     assert validated(engine, str(place)) == found
     best = json.loads((place / "best.json").read_text())
     (place / "best.json").write_text(json.dumps(best | {"images": 8.0}))  # another model, and other data
     assert validated(engine, str(place)) == Calibration()
     assert "its data are not those that it was validated on" in capsys.readouterr().err
+
+
+def test_a_package_is_not_written_to(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copytree(run, tmp_path / "installed", ignore=ignore_patterns(FILE))
+    monkeypatch.setattr(serving_calibration, "find_packaged", lambda: tmp_path / "installed")
+    assert validated(open_engine(run, open_run=open_trained), "packaged").images == 9
+    assert not (tmp_path / "installed" / FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 VITRAIL_SCREENSHOTS=http://127.0.0.1:8080 takes the pictures of docs/images from a service that runs there.
 """
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ import pytest
 import uvicorn
 from browser_session import Session, session
 from PIL import Image
-from small_service import Brightness, Halves, app, picture
+from small_service import CLASSES, Brightness, Halves, app, picture
 
 from vitrail.data.known import KNOWN
 from vitrail.deploy.serve import listen
 from vitrail.deploy.serve_app import App
 from vitrail.deploy.serve_config import ServeConfig
 from vitrail.deploy.serve_page import page_files
+from vitrail.packaged import samples
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 CAPTION = "document.getElementById('caption').textContent"
@@ -69,7 +71,7 @@ def visit(tab: Session, address: str, *, width: int = 1200, height: int = 900, p
     tab.screen(width=width, height=height, phone=phone)
     tab.open(address)
     tab.until("document.getElementById('about').textContent === 'a test'")
-    tab.until("document.querySelectorAll('#samples img').length === 8")
+    tab.until("document.querySelectorAll('#samples img').length === 10")
 
 
 def test_a_file_is_answered_and_explained(tab: Session, running: Running, tmp_path: Path) -> None:
@@ -226,8 +228,14 @@ def test_a_key_is_asked_for_and_used(tab: Session) -> None:
 
 
 def test_samples_come_with_models_of_their_classes_alone() -> None:
-    assert "/samples/7.png" in page_files(Brightness(KNOWN["fashion-mnist"].classes))
-    assert page_files(Brightness())["/samples.json"].data == b"[]"
+    assert "/samples/9.png" in page_files(Brightness(KNOWN["fashion-mnist"].classes))
+    animals = page_files(Brightness(("a fish", *sorted(samples(), reverse=True))))  # more classes, in another order
+    listed = json.loads(animals["/samples.json"].data)
+    assert {one["label"]: animals[one["address"]].data for one in listed} == {
+        name: path.read_bytes() for name, path in samples().items()
+    }
+    for classes in (CLASSES, tuple(samples())[1:], ()):
+        assert page_files(Brightness(classes))["/samples.json"].data == b"[]"
 
 
 @pytest.mark.skipif("VITRAIL_SCREENSHOTS" not in os.environ, reason="takes the pictures of the docs on demand")
@@ -238,12 +246,13 @@ def test_samples_come_with_models_of_their_classes_alone() -> None:
 def test_pictures_for_the_docs(tab: Session, name: str, width: int, height: int, scheme: str) -> None:
     tab.screen(width=width, height=height, phone=name == "phone", scheme=scheme)
     tab.open(os.environ["VITRAIL_SCREENSHOTS"])
-    tab.until("document.querySelectorAll('#samples img').length === 8 && document.getElementById('limits').textContent")
-    tab.run("document.querySelectorAll('#samples button')[3].click()")
+    tab.until("document.querySelectorAll('#samples img').length === 10")
+    tab.until("document.getElementById('limits').textContent")
+    tab.run("document.querySelectorAll('#samples button')[0].click()")
     tab.until(f"{CAPTION}.includes('speak for')")
     if name != "dark":
         tab.run(SET % ("method", "attention", "change"))
-        tab.run(SET % ("layer", "1", "change"))
+        tab.run(SET % ("layer", "9", "change"))
         tab.run(SET % ("head", "2", "change"))
         tab.until(f"{CAPTION}.includes('head 2')")
     tab.run("new Promise((done) => setTimeout(done, 500))")  # the bars grow

@@ -34,7 +34,7 @@ def calibrated(engine: Engine, data: str) -> Calibration:
     """The engine's confidence, fitted to labelled pictures."""
     if engine.card.multi_label:
         raise ConfigError("--calibrate fits one class a picture; this model gives several labels")
-    return _fitted(engine, open_whole(data, classes=engine.labels, multi_label=False))
+    return fitted(engine, open_whole(data, classes=engine.labels, multi_label=False))
 
 
 def _logged(event: str, why: str) -> None:
@@ -46,20 +46,21 @@ def validated(engine: Engine, run: str, *, tell: Tell = _logged) -> Calibration:
     folder = find_packaged() if run == PACKAGED else Path(run)
     if not (folder / "run.json").is_file() or engine.card.multi_label:
         return Calibration()
-    best = json.loads((folder / "best.json").read_text(encoding="utf-8"))
-    identity = {"best": best, "precision": engine.card.precision}
-    if (kept := _kept(folder, identity)) is not None:
+    if (kept := _kept(folder, engine)) is not None:
         return kept
     try:
         pictures = _validation(json.loads((folder / "run.json").read_text(encoding="utf-8")))
-        if len(pictures) != best.get("images") or pictures.classes != engine.labels:
+        if len(pictures) != _identity(folder, engine)["best"].get("images") or pictures.classes != engine.labels:
             raise DataError("its data are not those that it was validated on")
     except DataError as error:
         tell("not calibrated", f"{run}: {error}")
         return Calibration()
-    found = _fitted(engine, pictures)
+    found = fitted(engine, pictures)
     if run != PACKAGED:  # a package is not written to
-        _keep(folder, identity, found, tell)
+        try:
+            keep(folder, engine, found)
+        except CheckpointError as error:
+            tell("the calibration is not kept", str(error))
     return found
 
 
@@ -72,7 +73,8 @@ def _validation(about: dict[str, Any]) -> Dataset:
     return survey(source, val=about["val"], seed=about["recipe"]["seed"]).val
 
 
-def _fitted(engine: Engine, pictures: Dataset) -> Calibration:
+def fitted(engine: Engine, pictures: Dataset) -> Calibration:
+    """The engine's confidence by the labels of some pictures."""
     step = max(1, -(-len(pictures) // MOST))
     chosen = list(range(0, len(pictures), step))
     logits = [
@@ -82,18 +84,23 @@ def _fitted(engine: Engine, pictures: Dataset) -> Calibration:
     return calibrate(torch.cat(logits), pictures.labels[chosen])
 
 
-def _kept(folder: Path, identity: dict[str, Any]) -> Calibration | None:
+def _identity(folder: Path, engine: Engine) -> dict[str, Any]:
+    """What a calibration belongs to."""
+    return {
+        "best": json.loads((folder / "best.json").read_text(encoding="utf-8")),
+        "precision": engine.card.precision,
+    }
+
+
+def _kept(folder: Path, engine: Engine) -> Calibration | None:
     """What was found before for the same model; None where it was not, or cannot be read."""
     try:
         kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return Calibration(**kept["calibration"]) if kept["of"] == identity else None
+        return Calibration(**kept["calibration"]) if kept["of"] == _identity(folder, engine) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _keep(folder: Path, identity: dict[str, Any], found: Calibration, tell: Tell) -> None:
-    """Writes it; a folder that cannot be written to is left as it is."""
-    try:
-        write_json(folder / FILE, {"of": identity, "calibration": asdict(found)})
-    except CheckpointError as error:
-        tell("the calibration is not kept", str(error))
+def keep(folder: Path, engine: Engine, found: Calibration) -> None:
+    """Writes a calibration into the folder of the run that it is of."""
+    write_json(folder / FILE, {"of": _identity(folder, engine), "calibration": asdict(found)})

@@ -8,8 +8,8 @@ from vitrail.data.embedded import read_embedded
 from vitrail.data.known import KNOWN
 from vitrail.deploy.engine import Engine
 from vitrail.deploy.serve_overlay import picture_png
+from vitrail.packaged import samples
 
-SAMPLES = (0, 1, 2, 3, 4, 5, 6, 7)  # labels of which the first test picture is shown
 _KINDS = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
 
@@ -27,18 +27,24 @@ def page_files(engine: Engine) -> dict[str, PageFile]:
     files = {}
     for address, name in {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}.items():
         files[address] = PageFile((folder / name).read_bytes(), _KINDS[name.rpartition(".")[2]])
-    samples = _samples() if engine.labels == KNOWN["fashion-mnist"].classes else {}
-    listed = [{"address": address, "label": label} for address, (label, _) in samples.items()]
+    pictures = _samples(set(engine.labels))
+    addresses = {label: f"/samples/{number}.png" for number, label in enumerate(pictures)}
+    listed = [{"address": address, "label": label} for label, address in addresses.items()]
     files["/samples.json"] = PageFile(json.dumps(listed).encode(), "application/json")
-    return files | {address: PageFile(data, "image/png") for address, (_, data) in samples.items()}
+    return files | {addresses[label]: PageFile(picture, "image/png") for label, picture in pictures.items()}
 
 
-def _samples() -> dict[str, tuple[str, bytes]]:
-    """Address -> label and PNG: test pictures of Fashion-MNIST, which no training has seen."""
+def _samples(labels: set[str]) -> dict[str, bytes]:
+    """Label -> PNG: pictures of which no training has seen one, where the model knows the classes of them all."""
+    shipped = samples()
+    if shipped and shipped.keys() <= labels:
+        return {label: path.read_bytes() for label, path in shipped.items()}
+    return _clothes() if labels.issuperset(KNOWN["fashion-mnist"].classes) else {}
+
+
+def _clothes() -> dict[str, bytes]:
+    """The first test picture of each class of Fashion-MNIST."""
     test = read_embedded().test
     assert test is not None  # noqa: S101  (the package has it)
     labels = test.labels.tolist()
-    return {
-        f"/samples/{number}.png": (test.classes[label], picture_png(test.read(labels.index(label))))
-        for number, label in enumerate(SAMPLES)
-    }
+    return {name: picture_png(test.read(labels.index(label))) for label, name in enumerate(test.classes)}

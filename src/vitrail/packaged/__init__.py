@@ -6,7 +6,7 @@ from pathlib import Path
 from vitrail.errors import CheckpointError
 
 NAME = "packaged"  # what commands and `open_trained` call it; a folder of that name is ./packaged
-FILES = ("model.safetensors", "config.json", "run.json", "best.json")
+FILES = ("model.safetensors", "config.json", "run.json", "best.json", "calibration.json")
 MAX_BYTES = 12_000_000
 
 
