@@ -121,6 +121,7 @@ def test_family_exports_for_any_size(name, tmp_path):
             np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max(), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_a_vit_is_shipped_for_any_size_with_proof_at_each(tmp_path):
     certify = CertifyConfig(batches=(1, 3), scales=(1.0, 1.7), images=6, rounds=1)

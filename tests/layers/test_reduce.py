@@ -219,6 +219,7 @@ def test_compiles_whole_and_exports_with_any_batch(reduce):
     check_exports(model, strict=False)  # as `vitrail export` does
 
 
+@pytest.mark.slow
 def test_exports_strictly_too():
     check_exports(model_of(reduce=MERGE), strict=True)
 
@@ -230,7 +231,7 @@ def check_exports(model, *, strict):
     torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
 
 
-@every_kind
+@pytest.mark.parametrize("reduce", [MERGE, PRUNE], ids=["merge", "prune"])
 def test_training_compiles_whole(reduce):
     model = model_of(reduce=reduce, patch_drop=0.5).train()
     torch._dynamo.reset()

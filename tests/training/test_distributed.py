@@ -139,6 +139,7 @@ def test_two_processes_learn_what_one_learns(through: Through, alone: tuple) -> 
         assert {"run.json", ".metadata", "__0_0.distcp", "__1_0.distcp"} <= names
 
 
+@pytest.mark.parametrize("through", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)], indirect=True)
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint(through: Through, tmp_path: Path) -> None:
     told = together(tmp_path, shard=through.shard, count=True, kill=6, restarts=1, **OPTIONS[through.shard])
     assert told["first"] == 4  # the second life began at the checkpoint of the first epoch
