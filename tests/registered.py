@@ -125,6 +125,18 @@ def image_size(config: BackboneConfig, grid: tuple[int, int]) -> tuple[int, int]
     raise AssertionError(f"no image size found for {config}")
 
 
+def is_tied(name: str) -> bool:
+    """Whether a preset's weights belong to one grid: another size is another model."""
+    return resolve(name)[0].name == "mixer"
+
+
+def resized(name: str) -> Backbone:
+    """A small model of a preset's options at another size than that of its weights, where it can have one."""
+    model = tiny(name)
+    other = image_size(model.config, (4, 5))
+    return tiny(name, image_size=other) if is_tied(name) else model.resize(other)
+
+
 def option_sets() -> dict[str, BackboneConfig]:
     """One preset for each set of options; those that differ in size or in fresh weights alone are the same here."""
     first: dict[tuple[str, str], str] = {}

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from registered import image_size, one_of_each_design, one_of_each_family, option_sets, pictures, shrunk, tiny
+from registered import (
+    image_size,
+    is_tied,
+    one_of_each_design,
+    one_of_each_family,
+    option_sets,
+    pictures,
+    resized,
+    shrunk,
+    tiny,
+)
 from undrawn import without_data
 
 from vitrail.config import from_dict, to_dict
@@ -21,11 +31,6 @@ OPTION_SETS = list(option_sets())
 every_option_set = pytest.mark.parametrize("name", OPTION_SETS)
 every_family = pytest.mark.parametrize("name", one_of_each_family())
 every_design = pytest.mark.parametrize("name", one_of_each_design())
-TIED = {"mixer"}  # families whose weights belong to one grid: another size is another model
-
-
-def is_tied(name: str) -> bool:
-    return resolve(name)[0].name in TIED
 
 
 # One model of tokens, one of stages with windows, one of convolutions: for what is slow and differs little otherwise.
@@ -204,12 +209,6 @@ def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
 
 
 ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
-
-
-def resized(name: str) -> Backbone:
-    model = tiny(name)
-    other = image_size(model.config, (4, 5))
-    return tiny(name, image_size=other) if is_tied(name) else model.resize(other)
 
 
 @every_design
