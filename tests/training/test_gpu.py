@@ -20,7 +20,10 @@ SMALL = {
     "augment": {"crop": "resized", "colour": 0.3, "randaugment": 2, "erase": 0.5},
 }  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor"),  # advice on speed
+]
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

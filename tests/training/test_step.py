@@ -66,6 +66,7 @@ def test_where_steps_can_be_recorded():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor")
 def test_recorded_steps_are_launched_steps(tmp_path: Path) -> None:
     still = SMALL | {"options": {**SMALL["options"], "drop_path": 0.0}, "precision": "float32"}
     runs = {
@@ -79,6 +80,7 @@ def test_recorded_steps_are_launched_steps(tmp_path: Path) -> None:
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor")
 def test_recorded_steps_repeat_themselves(tmp_path: Path) -> None:
     first, again = (
         vitrail.train(split(photos(64, size=16)), folder=tmp_path / name, device="cuda", compile=True, **SMALL)
