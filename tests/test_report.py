@@ -92,6 +92,13 @@ def test_prints_to_any_console():
     assert max(map(len, captured.get().splitlines())) <= 60
 
 
+def test_no_number_is_cut_off_in_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    REPORT.print()
+    told = capsys.readouterr().out
+    assert all(text in told for text in ("5,338,368", "1.5 KiB", "12.5 %"))
+
+
 def test_print_writes_to_the_terminal(capsys):
     REPORT.print()
     assert "5,338,368" in capsys.readouterr().out

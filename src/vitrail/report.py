@@ -28,6 +28,7 @@ Value = str | int | float | bool | None
 Unit = Literal["", "si", "bytes", "share", "path"]
 
 WIDTH = 100  # of `str(report)`; a terminal gives its own
+_UNBOUNDED = 10_000  # columns of a terminal that leaves everything room
 _NUMERIC = ("si", "bytes", "share")
 _PNG = "data:image/png;base64,"
 
@@ -132,17 +133,20 @@ class Report:
         yield RichText(self.title, style="bold")
         for section in self.sections:
             yield RichText(f"\n{section.title}", style="bold cyan")
-            yield _terminal(section)
+            shown = _terminal(section)
+            # What cannot be as narrow as the terminal goes beyond its edge: a number that is cut off is another number.
+            least = console.measure(shown, options=options.update(width=_UNBOUNDED)).minimum
+            yield from console.render(shown, options.update(width=max(options.max_width, least)))
 
     def __str__(self) -> str:
         console = Console(file=StringIO(), width=WIDTH, color_system=None, legacy_windows=False)
         with console.capture() as captured:
-            console.print(self)
+            console.print(self, crop=False)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
     def print(self) -> None:
         """Prints to the terminal, in its width and colours."""
-        Console().print(self)
+        Console().print(self, crop=False)
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with all digits, also written to `path` where one is given."""
