@@ -53,3 +53,10 @@ def test_another_size(tmp_path: Path) -> None:
         with pytest.warns(ResampledNotice):
             opened = kind(str(tmp_path / "model"), image_size=(48, 32))
         assert opened.prepare(torch.zeros(1, 3, 9, 9, dtype=torch.uint8)).shape == (1, 3, 48, 32)
+
+
+@pytest.mark.parametrize("name", ["mixer_s32", "vit32_small"])
+def test_a_name_is_built_for_another_size(name: str) -> None:
+    with pytest.warns(Notice, match="its weights are random"):
+        model = open_model(name, image_size=64).model
+    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, model.config.num_classes)

@@ -43,7 +43,7 @@ def is_name(source: str) -> bool:
 def open_model(source: str, *, image_size: Size | None = None) -> OpenedModel:
     """The model of a source; images are normalised as in its training, where a file tells how."""
     if is_name(source):
-        return _prepared(_fresh(source), AugmentConfig(), image_size)
+        return _prepared(_fresh(source, image_size), AugmentConfig(), None)
     place = place_of(source)
     model, known = load(place), normalisation_of(place)
     return _prepared(model, AugmentConfig() if known is None else AugmentConfig(**known._asdict()), image_size)
@@ -61,7 +61,8 @@ def open_task(source: str, *, image_size: Size | None = None) -> OpenedTask:
     return OpenedTask(trained.task, prepare, trained.about)
 
 
-def _fresh(name: str) -> Backbone:
+def _fresh(name: str, image_size: Size | None) -> Backbone:
+    """The model at its own size or another: built for it, as there are no weights that would have to fit."""
     warnings.warn(
         f"{name} is the name of a model: its weights are random (seed 0), so what is shown is how it is built, "
         "not what it learned",
@@ -70,7 +71,7 @@ def _fresh(name: str) -> Backbone:
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return create(name).eval()
+        return create(name, **({} if image_size is None else {"image_size": image_size})).eval()
 
 
 def _prepared(model: Backbone, augment: AugmentConfig, image_size: Size | None) -> OpenedModel:
