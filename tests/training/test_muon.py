@@ -63,6 +63,27 @@ def test_queries_keys_and_values_are_turned_each_on_their_own():
     assert "momentum" in muon.state[weight]
 
 
+def test_convolutions_are_turned_but_not_the_one_that_reads_pixels_nor_those_of_single_channels():
+    mlp = {"kind": "conv_mlp"}
+    model = Toy(patch={"kind": "conv", "halvings": 2}, class_token=False, pool="mean", mlp=mlp)
+    optimiser = build(model, OptimiserConfig(kind="muon"), torch.device("cpu"))
+    turned = {name for group in optimiser.param_groups if group["matrices"] for name in group["names"]}
+    convolutions = {name for name, parameter in model.named_parameters() if parameter.ndim == 4}
+    assert convolutions & turned == {"backbone.patch.steps.3.weight", "backbone.patch.projection.weight"}
+    single = {name for name in convolutions - turned if model.get_parameter(name).shape[1] == 1}
+    assert convolutions - turned == single | {"backbone.patch.steps.0.weight"}
+    assert single
+    weight = model.get_parameter("backbone.patch.steps.3.weight")
+    before = weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimiser.step()
+    step = (before * (1 - 1e-3 * 0.05) - weight.detach()).flatten(1)  # 32 x 144
+    values = torch.linalg.svdvals(step / (1e-3 * 0.2 * step.shape[1] ** 0.5))
+    assert values.min() > 0.4
+    assert values.max() < 1.4
+
+
 def test_a_checkpoint_without_momentum_is_refused_in_one_sentence(tmp_path: Path) -> None:
     loop = small_loop(tmp_path, optimiser={"kind": "muon"}, ema=None)
     loop.run(until=1)

@@ -18,8 +18,8 @@ C = TypeVar("C", bound=Config)
 class OptimiserConfig(Config):
     """AdamW (arXiv:1711.05101); no decay on norms, biases, positions and tokens.
 
-    "muon" takes orthogonal steps for the matrices of blocks, and AdamW's for the rest. `layer_decay` multiplies the
-    rate once more for each block further from the head (arXiv:2106.08254).
+    "muon" takes orthogonal steps for the matrices of blocks and for convolutions, and AdamW's for the rest.
+    `layer_decay` multiplies the rate once more for each block further from the head (arXiv:2106.08254).
     """
 
     kind: Literal["adamw", "muon"] = "adamw"

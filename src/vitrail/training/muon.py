@@ -61,16 +61,17 @@ def _sharded_step(matrix: Tensor, parts: int) -> Tensor:
 
 
 def _orthogonal_all(matrices: Sequence[Tensor], parts: int) -> list[Tensor]:
-    """Orthogonal matrices of the size of an AdamW step, each cut into parts first.
+    """Orthogonal matrices of the size of an AdamW step, each cut into parts first; a convolution is a matrix O (I h w).
 
     Those of one shape, lying or standing, are turned at once: a GPU waits for launches here, not for products.
     """
     alike: dict[tuple[int, int], list[int]] = {}  # shape -> which have it
-    for index, matrix in enumerate(matrices):
+    flat = [matrix.flatten(1) for matrix in matrices]
+    for index, matrix in enumerate(flat):
         alike.setdefault((matrix.shape[0], matrix.shape[1]), []).append(index)
     lying: dict[tuple[int, int], dict[tuple[int, int], Tensor]] = {}  # short, long -> shape -> M short long
     for shape, members in alike.items():
-        cut = torch.stack([matrices[index] for index in members]).unflatten(1, (parts, -1)).flatten(0, 1)
+        cut = torch.stack([flat[index] for index in members]).unflatten(1, (parts, -1)).flatten(0, 1)
         short, long = sorted(cut.shape[1:])
         lying.setdefault((short, long), {})[shape] = cut if cut.shape[1] == short else cut.mT
     found: dict[int, Tensor] = {}
@@ -79,7 +80,7 @@ def _orthogonal_all(matrices: Sequence[Tensor], parts: int) -> list[Tensor]:
         for shape, piece in zip(pieces, turned.split([len(piece) for piece in pieces.values()]), strict=True):
             whole = (piece if shape[0] == short * parts else piece.mT).reshape(-1, *shape).contiguous()
             found |= zip(alike[shape], whole.unbind(), strict=True)
-    return [found[index] for index in range(len(matrices))]
+    return [found[index].view_as(matrix) for index, matrix in enumerate(matrices)]
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

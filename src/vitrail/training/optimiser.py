@@ -20,6 +20,7 @@ _FUSED = ("cuda", "cpu", "mps")  # devices with one kernel for the whole AdamW s
 _EMBEDDING = re.compile(r"(^|\.)(patch|prefix|position|embed_norm|stem)\.")
 # The outermost block of a name; a task's decoder is as far from the image as a head.
 _BLOCK = re.compile(r"^(?!decoder\.)((?:.*?\.)?blocks\.\d+)\.")
+_CONV = 4  # dimensions of a convolution's weight
 _STAGE = re.compile(r"(^|\.)stages\.\d+\.")
 
 
@@ -73,10 +74,11 @@ def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
     """Parameter groups for AdamW; `scale` is each group's share of the rate, `names` its parameters' names."""
     found: dict[tuple[float, bool, int], dict[str, Any]] = {}
     last = _depth(name for name, _ in module.named_parameters()) + 1
+    first = next((name for name, parameter in module.named_parameters() if parameter.ndim == _CONV), None)
     for name, parameter, decays, layer in learned(module):
         scale = 1.0 if config.layer_decay is None else config.layer_decay ** (last - layer)
         decay = config.weight_decay if decays else 0.0
-        parts = _parts(name, parameter) if config.kind == "muon" and decays else 0
+        parts = _parts(name, parameter) if config.kind == "muon" and decays and name != first else 0
         fresh = {"params": [], "names": [], "scale": scale, "lr": config.lr * scale, "weight_decay": decay}
         group = found.setdefault((scale, decays, parts), fresh | {"matrices": parts > 0, "parts": parts})
         group["params"].append(parameter)
@@ -87,7 +89,12 @@ def groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
 
 
 def _parts(name: str, parameter: nn.Parameter) -> int:
-    """Into how many maps Muon cuts a parameter; 0 where it is none of its matrices, which are those of blocks."""
+    """Into how many maps Muon cuts a parameter; 0 where it turns none: only matrices of blocks, and convolutions.
+
+    Those that look at each channel alone are no maps, and the first convolution, which reads pixels, is AdamW's too.
+    """
+    if parameter.ndim == _CONV:
+        return int(parameter.shape[1] > 1)
     if parameter.ndim != 2 or not _BLOCK.match(name):
         return 0
     return 3 if name.endswith("qkv.weight") else 1
