@@ -37,6 +37,20 @@ def test_drop_path_rests_outside_training_and_at_zero():
     assert DropPath(0.9)(branch) is not branch
 
 
+def test_blocks_of_many_rates_are_compiled_once():
+    """A compiler that held each rate fast would give up after eight and run the rest uncompiled."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    for rate in linear_ramp(0.3, 12)[1:]:
+        torch.compile(DropPath(rate), backend=keep)(torch.ones(2, 3))
+    assert len(graphs) <= 2  # one for the first rate, one for any
+
+
 @pytest.mark.parametrize("rate", [1.0, -0.1, 1.5])
 def test_drop_path_refuses_rates_that_leave_nothing(rate):
     with pytest.raises(ConfigError, match=f"drop_path is {rate}; it must be at least 0 and less than 1"):

@@ -32,8 +32,9 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0.0:
             return branch
         keep = 1.0 - self.rate
-        mask = branch.new_empty(branch.shape[0], *[1] * (branch.ndim - 1)).bernoulli_(keep)
-        return branch * (mask / keep)
+        # Not bernoulli_: compiled, it would hold the rate fast, and blocks of other rates would be compiled anew.
+        kept = torch.rand(branch.shape[0], *[1] * (branch.ndim - 1), device=branch.device) < keep
+        return branch * (kept / keep).to(branch.dtype)
 
 
 def linear_ramp(rate: float, depth: int) -> list[float]:
