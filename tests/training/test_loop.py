@@ -104,6 +104,13 @@ def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path) -> N
     assert (progress.best, progress.best_epoch, progress.best_step) == (0.7, 3, 12)
 
 
+def test_between_equals_the_likelier_is_the_best(tmp_path: Path) -> None:
+    scores = iter([(1.0, 0.9), (1.0, 0.4), (1.0, 0.6), (0.9, 0.1)])
+    loop = small_loop(tmp_path, epochs=4)
+    loop.evaluate = lambda: dict(zip(("accuracy", "nll"), next(scores), strict=True))
+    assert loop.run().best_epoch == 2
+
+
 def test_a_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     loop = small_loop(tmp_path)
     loop.evaluate = lambda: {"accuracy": math.nan}

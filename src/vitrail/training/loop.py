@@ -142,7 +142,7 @@ class Loop:
             with self.learner.ema.applied() if self.learner.ema else contextlib.nullcontext():
                 results = self.evaluate()
                 entry["val"] = numbers(results)
-                if self._is_best(entry["val"][self.learner.task.best_metric]):
+                if self._is_best(entry["val"]):
                     self.publish(results)
         now.history.append(entry)
         patience = self.config.early_stop
@@ -151,14 +151,22 @@ class Loop:
             self.save()
         self.logs.end(entry, best=now.best_epoch == now.epoch)
 
-    def _is_best(self, value: float) -> bool:
+    def _is_best(self, results: Mapping[str, float]) -> bool:
         """Whether a validation is the best so far; none counts before training has really begun: after the warm-up."""
-        now = self.progress
+        now, value = self.progress, results[self.learner.task.best_metric]
         begun = now.step >= self.schedule.warmup or now.epoch == self.config.epochs
-        if not begun or not math.isfinite(value) or (now.best is not None and value <= now.best):
+        if not begun or not math.isfinite(value) or not self._is_better(value, results):
             return False
         now.best, now.best_epoch, now.best_step = value, now.epoch, now.step
         return True
+
+    def _is_better(self, value: float, results: Mapping[str, float]) -> bool:
+        """Whether a validation beats the best; between equals, as few images often give, the likelihood decides."""
+        now = self.progress
+        if now.best is None or now.best_epoch is None or value != now.best:
+            return now.best is None or value > now.best
+        before = now.history[now.best_epoch - 1]["val"]
+        return results.get("nll", math.inf) < before.get("nll", math.inf)
 
     def _sums(self) -> dict[str, float]:
         return self.world.mean({name: float(total) for name, total in self.totals.items()})
