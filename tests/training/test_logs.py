@@ -80,12 +80,12 @@ def test_a_long_run_says_so_at_once_and_what_to_do(tmp_path: Path, monkeypatch: 
 def test_a_resumed_run_counts_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, console = Clock(monkeypatch), quiet_place()
     with Logs(tmp_path, images=16, console=console) as logs:
-        logs.begin(2, 4, 10, 5, 0.0)
+        logs.begin(2, 4, 10, 3, 0.0)
         clock.now += 1
-        logs.step(6, {}, 0.0)
-        clock.now += 4
-        logs.step(8, {}, 0.0)
-    assert console.file.getvalue() == "this will take about 30 s: 15 steps of 2 s\n"
+        logs.step(4, {}, 0.0)
+        clock.now += 10
+        logs.step(9, {}, 0.0)
+    assert console.file.getvalue() == "this will take about 34 s: 17 steps of 2 s\n"
 
 
 def test_reading_images_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

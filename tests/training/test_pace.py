@@ -13,17 +13,23 @@ OPTIONS = {"dim": 32, "depth": 1, "num_heads": 2}
 def test_the_first_step_warms_up_and_is_left_out() -> None:
     pace = Pace(left=100, began=0.0)
     assert pace.step(1, 3.0) is None
-    assert pace.step(2, 4.0) is None  # one second tells too little
-    assert pace.step(4, 6.0) == 1.0
-    assert pace.step(5, 7.0) is None  # once is enough
+    assert pace.step(5, 4.0) is None  # one second tells too little
+    assert pace.step(6, 8.0) == 1.0
+    assert pace.step(7, 9.0) is None  # once is enough
     assert pace.epoch(8, 9.0) is None
+
+
+def test_a_step_that_was_held_up_tells_nothing_yet() -> None:
+    pace = Pace(left=100, began=0.0)
+    assert [pace.step(1, 0.1), pace.step(2, 3.0), pace.step(3, 3.1)] == [None, None, None]
+    assert pace.step(6, 3.6) == pytest.approx(0.7)
 
 
 def test_a_slow_first_step_tells_enough_unless_it_compiled() -> None:
     assert Pace(left=100, began=2.0).step(1, 32.0) == 30.0
     compiled = Pace(left=100, began=2.0, compiled=True)
     assert compiled.step(1, 42.0) is None
-    assert compiled.step(2, 45.0) == 3.0
+    assert compiled.step(2, 65.0) == 23.0
 
 
 def test_an_epoch_that_ends_first_tells_it_with_its_validation() -> None:

@@ -10,7 +10,9 @@ from vitrail.training.plan import Plan
 LONG = 30 * 60  # seconds: a run that takes this long is told how to be shorter
 _SHORT = 10  # seconds: of what is over by then nothing is said
 _SLOW = 5  # seconds of a first step that tells enough, though it warms up
-_TIMED = 2  # seconds of later steps that tell enough
+_TIMED = 2  # seconds of later steps that tell enough, if they are a few
+_FEW = 5  # steps: a single one may have been held up
+_HELD_UP = 20  # seconds that no single step is held up for
 _PATIENCE = 20 * 60  # seconds that fewer epochs are to take
 
 
@@ -34,8 +36,9 @@ class Pace:
             self.first = done, now
             slow = now - self.began >= _SLOW and not self.compiled
             return self._tell((now - self.began) / done) if slow else None
-        steps, since = self.first
-        return self._tell((now - since) / (done - steps)) if now - since >= _TIMED else None
+        steps, since = done - self.first[0], now - self.first[1]
+        enough = since >= _TIMED if steps >= _FEW else since >= _HELD_UP
+        return self._tell(since / steps) if enough else None
 
     def epoch(self, done: int, now: float) -> float | None:
         """The same at the end of an epoch, validation included, where it came first."""
