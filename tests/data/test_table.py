@@ -114,7 +114,8 @@ def test_bad_tables_get_one_sentence(folder, text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1: no JSON"),
+        ("{", r"line 1: no JSON \(Expecting property name enclosed in double quotes, column 2\)"),
+        ('{"label": ' + "9" * 5000 + "}", "line 1: no JSON"),
         ("[1]", "line 1: an object with a path"),
         ('{"path": "img/0.png", "labels": 3}', "must be a list"),
         ('{"path": "img/0.png", "label": null}', "label is None"),

@@ -2,9 +2,10 @@
 
 import pytest
 
+from vitrail.config import apply
 from vitrail.errors import ConfigError, InputError
 from vitrail.models.deit import DeiT
-from vitrail.models.registry import FAMILIES, create, list_models, presets, resolve
+from vitrail.models.registry import FAMILIES, create, list_models, name_of, presets, resolve
 from vitrail.models.vit import ViT
 
 TIMM = {
@@ -94,3 +95,12 @@ def test_list_models_matches_patterns_and_words():
     assert len(list_models("dinov3")) > 3
     assert list_models("no such thing") == []
     assert set(list_models("distilled")) == set(FAMILIES["deit"].presets)
+
+
+def test_a_size_is_known_again_by_its_config():
+    twins = {name: other for name, (config, _) in presets().items() if (other := name_of(config)) != name}
+    assert all(presets()[other].config == presets()[name].config for name, other in twins.items() if other is not None)
+    assert None not in twins.values()
+    trained = {"image_size": 64, "channels": 1, "num_classes": 3, "drop_path": 0.2, "dropout": 0.1}
+    assert name_of(apply(resolve("deit_small_patch16")[1], trained)) == "deit_small_patch16"
+    assert name_of(apply(resolve("deit_small_patch16")[1], {"depth": 3})) is None

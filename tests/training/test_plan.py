@@ -9,9 +9,10 @@ import torch
 from registered import tiny
 from small_data import grey_squares, photos, split
 
-from vitrail.errors import ConfigError, HeadNotice, TrainingError
+from vitrail.errors import CheckpointError, ConfigError, HeadNotice, TrainingError
 from vitrail.layers.lora import LoRALinear
 from vitrail.models.checkpoint import save
+from vitrail.models.registry import create
 from vitrail.tasks.distill import Distill
 from vitrail.training.plan import look, make_plan, plan_to_dict, read_plan, stored_size
 
@@ -73,6 +74,14 @@ def test_a_fresh_head_is_told_once(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
+def test_a_run_is_named_after_its_weights_and_not_after_its_recipe(tmp_path: Path) -> None:
+    model = create("vit_tiny_patch16", image_size=32, num_classes=2, drop_path=0.1)
+    plan = make_plan(split(photos(20)), start=save(model, tmp_path / "whole").parent)
+    assert plan.config.model == "vit_tiny_patch16"
+    with pytest.warns(HeadNotice):
+        assert make_plan(split(photos(20)), start=pretrained(tmp_path)).config.model == "vit"  # of no named size
+
+
 def test_a_misspelt_option_of_the_model_or_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'depth'"):
         make_plan(split(photos(20)), model="vit32_small", changes={"options": {"dept": 2}})
@@ -105,6 +114,9 @@ def test_fine_tuning_starts_from_the_weights_with_a_fresh_head(tmp_path: Path) -
     assert plan.backbone_config.num_classes == 2
     assert plan.backbone_config.drop_path == 0.3
     assert not torch.equal(state["blocks.0.norm1.weight"], blank["blocks.0.norm1.weight"])
+    with warnings.catch_warnings(), pytest.raises(CheckpointError, match="model='vit_small_patch16'"):
+        warnings.simplefilter("ignore")
+        make_plan(split(photos(20)), start=start, model="vit_small_patch16")
     with warnings.catch_warnings(), pytest.raises(ConfigError, match=r"options \(depth\) change what the weights"):
         warnings.simplefilter("ignore")
         make_plan(split(photos(20)), start=start, changes={"options": {"depth": 3}})

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 def models(options: argparse.Namespace) -> None:
     """Lists the models that match a pattern."""
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import track  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     from vitrail.models.registry import list_models, presets  # noqa: PLC0415
-    from vitrail.profiling import cost  # noqa: PLC0415
+    from vitrail.profiling.listed import listed_cost  # noqa: PLC0415
 
     if options.page is not None:
         from vitrail.profiling.atlas import write  # noqa: PLC0415
@@ -32,10 +31,9 @@ def models(options: argparse.Namespace) -> None:
         raise ConfigError(f"no model matches {options.pattern!r}; `vitrail models` lists all")
     known = presets()
     rows: list[dict[str, Any]] = []
-    console = Console(stderr=True)
-    for name in track(names, "counting", console=console, transient=True, disable=not console.is_terminal):
+    for name in names:
         config, weights = known[name]
-        parameters, macs = cost(name)
+        parameters, macs = listed_cost(name)
         size = list(config.image_size)
         rows.append({"name": name, "parameters": parameters, "macs": macs, "image_size": size, "weights": weights})
     if options.json:

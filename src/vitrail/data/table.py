@@ -96,7 +96,8 @@ def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: no JSON ({error})") from error
+            reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+            raise DataError(f"{path}, line {number}: no JSON ({reason})") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: an object with a path and a label is expected, not {line[:40]!r}")
         rows.append((number, row))

@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+from dataclasses import replace
 from typing import Any
 
 from vitrail.config import apply
@@ -53,6 +54,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# What a named size leaves to the data and to training.
+_LEFT_OPEN = ("image_size", "channels", "num_classes", "dynamic_size", "dropout", "drop_path", "patch_drop")
+
+
 def create(name: str, /, **changes: Any) -> Backbone:
     """A model by name, with fresh weights; keywords change its config: num_classes=10, position="rope", ...
 
@@ -87,6 +92,15 @@ def list_models(pattern: str = "*") -> list[str]:
 def presets() -> dict[str, Preset]:
     """All named sizes, in the order of the families."""
     return {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
+
+
+def name_of(config: BackboneConfig) -> str | None:
+    """The named size that a config is, whatever its images and classes, and what training leaves out at random."""
+    for name, (known, _) in presets().items():
+        left_open = {field: getattr(known, field) for field in _LEFT_OPEN if hasattr(known, field)}
+        if type(known) is type(config) and known == replace(config, **left_open):
+            return name
+    return None
 
 
 def is_known(name: str) -> bool:

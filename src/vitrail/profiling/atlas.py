@@ -10,7 +10,9 @@ from vitrail.layers.attention import Attention
 from vitrail.models.backbone import Backbone
 from vitrail.models.family import Family
 from vitrail.models.registry import FAMILIES
-from vitrail.profiling.count import cost, sketch
+from vitrail.models.staged import Staged
+from vitrail.profiling.count import pyramid, sketch
+from vitrail.profiling.listed import listed_cost
 
 _HEAD = """# Models
 
@@ -26,11 +28,16 @@ _STYLE = (
 _HIGHEST, _GAP, _NARROWEST, _TOP = 96.0, 34.0, 96.0, 8.0
 
 
+def page() -> str:
+    """The whole page in Markdown."""
+    return "\n\n".join([_HEAD.rstrip(), *map(section, FAMILIES.values())]) + "\n"
+
+
 def section(family: Family) -> str:
     """The section of a family in Markdown, with a table of its sizes."""
     rows = []
     for name, preset in family.presets.items():
-        parameters, macs = cost(name)
+        parameters, macs = listed_cost(name)
         height, width = preset.config.image_size
         counts = f"{parameters / 1e6:.2f} M | {macs / 1e9:.2f} G"
         rows.append(f"| {name} | {height} x {width} | {counts} | {preset.weights} |")
@@ -81,16 +88,14 @@ def picture(family: Family) -> str:
 
 def _stages(model: Backbone) -> Iterator[tuple[tuple[int, int], int, int, list[str]]]:
     """Grid, number of blocks, width and what the blocks are, for each level of a model."""
-    config = model.config
-    grids = config.grids(config.image_size)
-    dims = getattr(config, "dims", None) or (getattr(config, "dim", 0),)
-    for grid, part, dim in zip(grids, model.levels, dims, strict=False):
-        blocks = list(part.get_submodule("blocks").children()) if hasattr(part, "blocks") else []
+    for level, part in zip(pyramid(model), model.stages if isinstance(model, Staged) else [model], strict=True):
+        dim, height, width = level.shape[1:]
+        blocks = list(part.get_submodule("blocks").children())
         kinds = Counter(type(block).__name__ for block in blocks)
         inside = (module for block in blocks for module in block.modules())
         heads = {type(module).__name__ for module in inside if isinstance(module, Attention)}
         lines = [f"{number} x {kind}" for kind, number in kinds.items()]
-        yield grid, len(blocks), dim, [*lines, *sorted(heads)][:3]
+        yield (height, width), len(blocks), dim, [*lines, *sorted(heads)][:3]
 
 
 def write(folder: Path) -> Path:
@@ -100,5 +105,5 @@ def write(folder: Path) -> Path:
     for family in FAMILIES.values():
         (pictures / f"{family.name}.svg").write_text(picture(family))
     file = folder / "models.md"
-    file.write_text("\n\n".join([_HEAD.rstrip(), *map(section, FAMILIES.values())]) + "\n")
+    file.write_text(page())
     return file

@@ -1,6 +1,6 @@
 """Counting by module: parameters, multiply-accumulates (MACs), and the bytes that training keeps for backward."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,9 +57,22 @@ def cost(model: str | Backbone) -> Cost:
     """Parameters and MACs of a model or a name, for one image of its size; quick enough for long lists."""
     built = named_or_given(model)
     macs: list[int] = []
-    with training_mode(built, on=False), torch.no_grad(), Shapes(macs.append), FusedKernels(macs.append):
-        built(blank_images(built, None, 1))
+    with dry(built, macs.append) as images:
+        built(images)
     return Cost(sum(p.numel() for p in built.parameters()), sum(macs))
+
+
+def pyramid(model: Backbone) -> tuple[Tensor, ...]:
+    """The levels of a model for one image of its size, B C h w each, without numbers in them."""
+    with dry(model, lambda _: None) as images:
+        return model.features(images).pyramid
+
+
+@contextmanager
+def dry(model: Backbone, on_macs: Callable[[int], None]) -> Iterator[Tensor]:
+    """While this is on, the model runs on shapes alone, in evaluation; gives one image to run it on."""
+    with training_mode(model, on=False), torch.no_grad(), Shapes(on_macs), FusedKernels(on_macs):
+        yield blank_images(model, None, 1)
 
 
 def count(model: Backbone, images: Tensor) -> Node:

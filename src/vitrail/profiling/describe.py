@@ -9,7 +9,7 @@ from torch import nn
 from vitrail.config import Choice
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone, BackboneConfig
-from vitrail.models.registry import presets
+from vitrail.models.registry import name_of
 from vitrail.profiling.count import Node, blank_images, count, float_type, named_or_given
 from vitrail.report import Facts, Report, Table, Text, Unit, Value, show
 
@@ -54,14 +54,9 @@ def describe(
 
 
 def _title(config: BackboneConfig) -> str:
-    """What a model without a name is called: its family, and the preset it equals up to image and classes."""
-    name = type(config).__name__.removesuffix("Config")
-    for preset, (known, _) in presets().items():
-        if type(known) is type(config) and known == dataclasses.replace(
-            config, image_size=known.image_size, num_classes=known.num_classes, channels=known.channels
-        ):
-            return f"{name}: {preset}"
-    return name
+    """What a model without a name is called: its family, and the named size that it is."""
+    family, name = type(config).__name__.removesuffix("Config"), name_of(config)
+    return family if name is None else f"{family}: {name}"
 
 
 def summary(config: BackboneConfig) -> dict[str, Value]:

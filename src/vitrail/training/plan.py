@@ -19,7 +19,7 @@ from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.vitrail import describe_model
-from vitrail.models.registry import FAMILIES, build, create, family_of, resolve
+from vitrail.models.registry import FAMILIES, build, create, family_of, is_known, name_of, resolve
 from vitrail.recipes import read_recipe
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distill import Distill
@@ -120,7 +120,8 @@ class Plan:
             with warnings.catch_warnings():
                 for told in (HeadNotice, ResampledNotice):  # when the plan was made
                     warnings.simplefilter("ignore", told)
-                weights = _loaded(self.start, self.config, len(self.classes)).state_dict()
+                name = self.config.model if is_known(self.config.model) else None
+                weights = _loaded(self.start, self.config, len(self.classes), model=name).state_dict()
             backbone.load_state_dict(weights)
         backbone.labels = self.classes or None
         return backbone
@@ -175,8 +176,9 @@ def make_plan(
     if start is None:
         config, backbone = _fresh(config, splits, seen, notes, named=named)
     else:
-        backbone = _loaded(start, config, len(classes_of(config, splits)))
-        notes.append(f"starts from the weights of {start}")
+        backbone = _loaded(start, config, len(classes_of(config, splits)), model=model)
+        config = change(config, {"model": name_of(backbone.config) or family_of(backbone).name})
+        notes.append(f"starts from the weights of {start}, a {config.model}")
         config = _normalised(config, start, notes)
     notes += _brought_to(backbone.config, seen, fresh=start is None)
     about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
@@ -299,9 +301,12 @@ def _fresh(
     return config, create(config.model, **options)
 
 
-def _loaded(start: str | Path, config: TrainConfig, num_classes: int) -> Backbone:
-    """A model with the weights of a checkpoint and a head for the data, its other options changed where asked."""
-    backbone = load(place_of(start), image_size=config.image_size, num_classes=num_classes)
+def _loaded(start: str | Path, config: TrainConfig, num_classes: int, *, model: str | None) -> Backbone:
+    """A model with the weights of a checkpoint and a head for the data, its other options changed where asked.
+
+    Weights say what model they are of; a `model` that is named besides must be that one.
+    """
+    backbone = load(place_of(start), model=model, image_size=config.image_size, num_classes=num_classes)
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))

@@ -66,6 +66,15 @@ class Attention(nn.Module):
         return self.get_submodule("projection")
 
 
+def refuse_positions(layer: Attention, site: Site, usable: tuple[str, ...] = ()) -> None:
+    """Refuses positions that act inside attention, where a mechanism has no use for them."""
+    if wrong := [position.kind for position in site.positions if position.kind not in usable]:
+        raise Unsupported(
+            f"{type(layer).__name__} cannot use {wrong[0]} positions; those that are added to the tokens, such as "
+            "position='learned', go with every attention"
+        )
+
+
 class MultiHead(Attention):
     """What most mechanisms share: one linear map to queries, keys and values, heads side by side, one map back.
 
@@ -79,8 +88,7 @@ class MultiHead(Attention):
 
     def __init__(self, site: Site, *, head_dim: int | None = None, bias: bool = True) -> None:
         super().__init__()
-        if wrong := [position.kind for position in site.positions if position.kind not in self.positions]:
-            raise Unsupported(f"{type(self).__name__} cannot use {wrong[0]} positions")
+        refuse_positions(self, site, usable=self.positions)
         if head_dim is None and site.dim % site.num_heads:
             raise ConfigError(
                 f"dim {site.dim} does not divide into {site.num_heads} heads; choose another num_heads, or set head_dim"

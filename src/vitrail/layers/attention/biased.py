@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import Count, Positive
-from vitrail.errors import ConfigError, Unsupported
-from vitrail.layers.attention.base import Attention, AttentionConfig, Site
+from vitrail.errors import ConfigError
+from vitrail.layers.attention.base import Attention, AttentionConfig, Site, refuse_positions
 from vitrail.layers.attention.by_rows import attend_by_strips
 from vitrail.layers.linear_norm import LinearNorm
 from vitrail.layers.patch import Grid
@@ -78,8 +78,7 @@ class BiasedAttention(Attention):
 
     def __init__(self, config: BiasedConfig, site: Site) -> None:
         super().__init__()
-        if site.positions:
-            raise Unsupported(f"BiasedAttention cannot use {site.positions[0].kind} positions")
+        refuse_positions(self, site)
         if config.head_dim is None and site.dim % site.num_heads:
             raise ConfigError(f"dim {site.dim} does not divide into {site.num_heads} heads; set head_dim")
         self.num_heads = site.num_heads
