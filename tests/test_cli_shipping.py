@@ -1,8 +1,11 @@
 """Export, bench and predict by artefacts, as a person types them."""
 
+import argparse
 import csv
 import json
 import tarfile
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,9 @@ from PIL import Image
 from registered import tiny
 
 import vitrail
-from vitrail.cli import main
+from vitrail.cli import main, shipping
+from vitrail.data.embedded import read_embedded
+from vitrail.errors import Notice
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +118,66 @@ def test_bench_measures_a_folder_beside_a_run(model: str, dist: Path, capsys: py
     assert json.loads((dist / "fastest.json").read_text())["artefact"] in ("model.onnx", "model.int8.onnx")
 
 
+def compared(*what: str | Path, labels: Sequence[str]) -> list[tuple[int, ...]]:
+    options = argparse.Namespace(images=None, what=[str(place) for place in what], count=20)
+    return [tuple(picture.shape) for picture in shipping.pictures_to_compare(options, labels)]
+
+
+def test_bench_takes_pictures_that_fit_the_model(dist: Path, photos: Path, tmp_path: Path) -> None:
+    known = vitrail.open_trained().task.classes
+    assert compared(dist, "packaged", labels=known) == [(3, 64, 64)] * 10, "of the package; nothing is fetched"
+    assert compared(dist, labels=known) == [(3, 64, 64)] * 10
+    (tmp_path / "run.json").write_text(json.dumps({"source": str(photos)}))
+    assert compared(dist, tmp_path, labels=("a", "b")) == [(1, 40, 36)] * 12, "the run's own"
+    assert compared(dist, tmp_path, labels=known) == [(1, 40, 36)] * 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compared(dist, labels=read_embedded().train.classes) == [(1, 28, 28)] * 20
+    (tmp_path / "run.json").write_text(json.dumps({"source": "gone/elsewhere"}))
+    with pytest.warns(Notice, match="name better ones: --images"):
+        assert compared(dist, tmp_path, labels=("a", "b")) == [(1, 28, 28)] * 20
+
+
+def test_pictures_of_a_folder_of_arrays_are_the_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "train_images.npy", np.zeros((6, 8, 9, 3), np.uint8))
+    np.save(tmp_path / "train_labels.npy", np.arange(6) % 2)
+    Image.new("RGB", (50, 40)).save(tmp_path / "sheet.png")
+    assert [tuple(picture.shape) for picture in shipping.read_pictures(str(tmp_path), 4)] == [(3, 8, 9)] * 4
+
+
+def test_the_packaged_model_is_proved_on_what_comes_with_it() -> None:
+    options = argparse.Namespace(run="packaged", images=None, int8=None, count=200)
+    proving, calibrating = shipping.pictures_to_prove(options, {"source": "cifar10"})
+    assert ([tuple(picture.shape) for picture in proving], calibrating) == ([(3, 64, 64)] * 10, None)
+
+
+def test_a_folder_stands_for_its_one_artefact(
+    dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.onnx", "model.int8.onnx", "certificate.json"):
+        (tmp_path / name).write_bytes((dist / name).read_bytes())
+    words = ["predict", str(tmp_path), str(photos / "03.png")]
+    assert main(words) == 2
+    told = f"holds model.int8.onnx, model.onnx; name one, or let `vitrail bench {tmp_path}` find the fastest"
+    assert told in capsys.readouterr().err
+    (tmp_path / "model.int8.onnx").unlink()
+    assert main(words) == 0
+    (tmp_path / "model.onnx").unlink()
+    assert main(words) == 2
+    assert "holds no artefact" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["export", "packaged", "--to", "onxx"], "did you mean 'onnx'"),
+        (["export", "some.onnx"], "exported already"),
+        (["export", "packaged", "--count", "0"], "--count is 0"),
+        (["export", "vit_smal_patch16"], "did you mean 'vit_small_patch16'?"),
+        (["export", "vit_small_patch16"], "a name brings no weights"),
+        (["bench", "packaged", "--batches", "0"], "--batches '0': each must be 1 or more"),
+        (["bench", "packaged", "--batches", ","], "and a batch or more"),
+        (["serve", "packaged", "--threads", "0"], "--threads is 0"),
         (["bench", "nothing.here.png"], "no artefact"),
         (["bench", "packaged", "--batches", "one"], "--batches"),
         (["predict", "missing.onnx", "x.png"], "no file"),

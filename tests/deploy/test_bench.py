@@ -1,13 +1,14 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from shipped import Skewed, photos
 
 from vitrail.deploy import bench as module
-from vitrail.deploy.bench import Bench, BenchConfig, Timed, artefacts_in, bench, open_artefacts, open_compiled, remember
+from vitrail.deploy.bench import Bench, BenchConfig, Timed, base_of, bench, open_artefacts, open_compiled, remember
 from vitrail.deploy.certificate import at_size
-from vitrail.deploy.engine import CHOICE, Engine, TorchEngine, open_engine
+from vitrail.deploy.engine import CHOICE, Engine, TorchEngine, artefacts_in, open_engine
 from vitrail.deploy.timing import Spread
 from vitrail.errors import ConfigError
 
@@ -28,6 +29,26 @@ def test_artefacts_and_a_run_side_by_side(shipped, model):
     assert "times run" in found.report()["Side by side"].columns
 
 
+def test_models_of_other_classes_are_no_contenders(model):
+    eager = TorchEngine("run", model)
+    other = Skewed(eager, 0)
+    other.card = replace(eager.card, labels=("yes", "no"))
+    with pytest.raises(ConfigError, match="other cannot be compared with run: their classes are not the same"):
+        bench({"run": eager, "other": other}, at_size(photos(1), (24, 16), eager))
+
+
+def test_the_base_is_the_last_in_float32(shipped, model):
+    engines = open_artefacts([shipped[0] / name for name in ("model.int8.onnx", "model.onnx", "model.xml")], (1,))
+    assert list(engines)[-1] == "model.xml, bf16"
+    assert base_of(engines) == "model.xml"
+    assert base_of(dict(list(engines.items())[:3])) == "model.onnx", "and not its dynamic int8, which comes after it"
+    assert base_of({"int8": engines["model.int8.onnx"]}) == "int8"
+    both = {"one": engines["model.onnx"], "two": open_engine(shipped[0] / "model.onnx", threads=2)}
+    assert base_of(both) == base_of(dict(reversed(both.items()))) == "two", "with all cores"
+    eager = TorchEngine("run", model)
+    assert base_of(engines | {"run, compiled": eager, "run": eager}) == "run"
+
+
 def timed(name: str, batch: int, speed: float) -> Timed:
     return Timed(
         name=name, batch=batch, milliseconds=Spread(1, 1, 1), throughput=1.0, speed=Spread(speed, 0, 9), rounds=1
@@ -41,7 +62,7 @@ def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tm
     speeds = {"run": (9.0, 9.0), "a": (4.0, 1.0), "b": (1.0, 3.0), "c": (20.0, 20.0)}
     rows = tuple(timed(name, batch, speed[batch > 1]) for batch in (1, 16) for name, speed in speeds.items())
     agreement = {"run": 1.0, "a": 1.0, "b": 1.0, "c": 0.9}
-    found = Bench(rows=rows, base="run", engines=engines, agreement=agreement, needed=0.99)
+    found = Bench(rows=rows, base="run", engines=engines, agreement=agreement, images=10, needed=0.99)
     assert found.ranked == ["run", "a", "b"]
     (tmp_path / "empty").mkdir()
     assert remember(found, tmp_path / "empty") is None, "none of them is of this folder"
@@ -60,7 +81,8 @@ def test_artefacts_of_openvino_are_tried_in_bf16_and_remembered(stem, told, ship
     assert list(engines) == [f"{stem}.xml", f"{stem}.xml, bf16"]
     assert [engine.half for engine in engines.values()] == [False, True]
     rows = tuple(timed(name, 1, speed) for name, speed in zip(engines, (1.0, 2.0), strict=True))
-    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=dict.fromkeys(engines, 1.0), needed=0.99)
+    agreement = dict.fromkeys(engines, 1.0)
+    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=agreement, images=1, needed=0.99)
     remember(found, tmp_path)
     assert open_engine(tmp_path).backend.endswith(told)
 
@@ -70,7 +92,8 @@ def test_float32_of_onnx_is_tried_in_int8_without_calibration_and_remembered(shi
     engines = open_artefacts(artefacts_in(tmp_path), (1,))
     assert list(engines) == ["model.onnx", "model.onnx, dynamic int8"]
     rows = tuple(timed(name, 1, speed) for name, speed in zip(engines, (1.0, 2.0), strict=True))
-    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=dict.fromkeys(engines, 1.0), needed=0.99)
+    agreement = dict.fromkeys(engines, 1.0)
+    found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=agreement, images=1, needed=0.99)
     remember(found, tmp_path)
     assert "dynamic int8" in open_engine(tmp_path).backend
 
@@ -120,7 +143,7 @@ def test_threads_are_tried_up_to_the_cores(shipped):
     path = shipped[0] / "model.onnx"
     assert list(open_artefacts([path], (1,))) == ["model.onnx", "model.onnx, dynamic int8"]
     assert all(name.startswith("model.onnx") for name in open_artefacts([path]))
-    with pytest.raises(ConfigError, match="cores"):
+    with pytest.raises(ConfigError, match="one a core"):
         open_artefacts([path], (100_000,))
     with pytest.raises(ConfigError, match="nothing to measure"):
         bench({}, np.zeros((1, 2, 2, 3), np.uint8))

@@ -13,6 +13,7 @@ from vitrail.deploy.quantise import (
     Range,
     fewest_kept,
     judged,
+    least,
     quantise,
     sensitivity,
 )
@@ -64,7 +65,7 @@ def test_harm_sends_the_worst_layers_back(shipped, pixels, tmp_path, monkeypatch
     # The least cosine stands in for the agreement: a random model may call all pictures the same.
     monkeypatch.setattr(module, "differences", lambda *logits: (0.0, *[differences(*logits)[1]] * 2))
     config = QuantiseConfig(calibrate=8, agreement=0.98)
-    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels, config)
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels], config)
     assert "blocks.1.mlp.fc2" in found.kept
     assert len(found.kept) < 4
     assert found.enough
@@ -94,19 +95,46 @@ def test_judging_ends_with_the_first_answer_too_many(model, pixels):
     eager.run = lambda images: calls.append(len(images)) or np.eye(5, dtype=np.float32)[np.zeros(len(images), int)]
     answers[:, 0] = 1
     answers[[0, 20], :2] = 0.5, 1
-    assert judged(eager, pixels, answers, 0.95) == pytest.approx((0.4472, 0.95), abs=1e-4), "two of forty"
-    assert judged(eager, pixels, answers, 0.96) is None
-    assert calls == [16, 16, 8, 16, 16], "the third batch was not asked for"
+    assert judged(eager, pixels, answers, Judged(0.4, 0.95)) == pytest.approx((0.4472, 0.95), abs=1e-4), "two of forty"
+    assert judged(eager, pixels, answers, Judged(0.4, 0.96)) is None
+    assert judged(eager, pixels, answers, Judged(0.5, 0.95)) is None
+    assert calls == [16, 16, 8, 16, 16, 16], "what is decided is not asked for"
+
+
+def test_what_is_good_at_one_size_alone_sends_layers_back(shipped, model, pixels, tmp_path, monkeypatch):
+    """At the larger size answers are good enough only where a layer is kept; at the model's own they always are."""
+    larger = at_size(photos(40), (36, 24), TorchEngine("eager", model))
+    judge, seen = module.judged, []
+
+    def picky(engine, images, *rest):
+        seen.append((images.shape[1:3], len(engine.card.kept)))
+        return None if images.shape[1] == 36 and not engine.card.kept else judge(engine, images, *rest)
+
+    monkeypatch.setattr(module, "judged", picky)
+    config = QuantiseConfig(calibrate=8, agreement=0.0, cosine=0.0)
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels, larger], config)
+    assert len(found.kept) == 1
+    assert seen[:2] == [((24, 16), 0), ((36, 24), 0)]
+    assert seen[-2:] == [((24, 16), 1), ((36, 24), 1)]
+
+
+def test_the_worst_of_all_sizes_counts():
+    assert least([Judged(0.9, 1.0), Judged(1.0, 0.8)]) == (0.9, 0.8)
+    later = iter([Judged(0.9, 1.0), None, Judged(1.0, 1.0)])
+    assert least(later) is None
+    assert len(list(later)) == 1, "the sizes after it are not tried"
 
 
 def test_report_tells_size_agreement_and_drift(shipped, pixels, tmp_path):
-    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels, QuantiseConfig(calibrate=8, agreement=0.5))
+    config = QuantiseConfig(calibrate=8, agreement=0.5)
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels], config)
     facts = found.sections()[0].values
     assert facts["int8"] < facts["float32"]
     assert facts["images that judged it"] == 32
+    assert "With 32 images, one answer is 3 points; 200 tell more." in found.sections()[1].text
     assert all(0 <= share < 0.2 for share in found.outside.values())
 
 
 def test_one_image_is_too_few(shipped, pixels, tmp_path):
     with pytest.raises(DataError, match="there are 1"):
-        quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", pixels[:1])
+        quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels[:1]])

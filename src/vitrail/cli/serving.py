@@ -72,6 +72,8 @@ def serve(options: argparse.Namespace) -> None:
         warnings.warn(
             f"anyone who reaches {config.host} may use this service: there is no API key", Notice, stacklevel=1
         )
+    if options.threads is not None and options.threads < 1:
+        raise ConfigError(f"--threads is {options.threads}; it must be 1 or more")
     threads = options.threads or max(1, (os.cpu_count() or 1) // config.workers)
     opening = Opening(model=options.model, explain=options.explain, calibrate=options.calibrate, threads=threads)
 

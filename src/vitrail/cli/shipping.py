@@ -1,13 +1,15 @@
 """The verbs that take a model out of the house: export, bench; and predictions by what was exported."""
 
 import argparse
+import contextlib
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.options import busy, show_report
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, Notice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +29,8 @@ def add_export(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--images",
         metavar="IMAGES",
-        help="pictures for the certificate (default: half of those of --int8, or the run's own data)",
+        help="pictures for the certificate (default: half of those of --int8, or the run's own data; the packaged "
+        "model has some with it)",
     )
     verb.add_argument("--count", type=int, default=200, help="how many of them (default 200)")
     verb.add_argument("--rounds", type=int, default=5, help="rounds of timing in the certificate (default 5)")
@@ -41,13 +44,17 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 
 def add_bench(verb: argparse.ArgumentParser) -> None:
     """The options of `bench`."""
-    verb.add_argument("what", nargs="+", help="artefacts, folders of them, runs, checkpoints; ratios are to the last")
+    verb.add_argument(
+        "what", nargs="+", help="artefacts, folders of them, runs, checkpoints; ratios are to the last in float32"
+    )
     verb.add_argument("--batches", default="1,16", help="sizes of batches, separated by commas (default 1,16)")
     verb.add_argument(
         "--threads", default="", help="numbers of threads to try, separated by commas (default: all cores, and half)"
     )
     verb.add_argument(
-        "--images", metavar="IMAGES", default="demo", help="pictures on which answers are compared (default demo)"
+        "--images",
+        metavar="IMAGES",
+        help="pictures on which answers are compared (default: the run's own data, or what the package has for it)",
     )
     verb.add_argument("--count", type=int, default=100, help="how many of them (default 100)")
     verb.add_argument(
@@ -72,6 +79,7 @@ def add_table(verb: argparse.ArgumentParser) -> None:
 def export(options: argparse.Namespace) -> None:
     """Writes artefacts of a run with a certificate."""
     from vitrail.deploy.certificate import CertifyConfig, file_bytes  # noqa: PLC0415
+    from vitrail.deploy.engine import is_artefact  # noqa: PLC0415
     from vitrail.deploy.ship import TARGETS, ShipConfig, ship  # noqa: PLC0415
     from vitrail.errors import nearest  # noqa: PLC0415
     from vitrail.training.trained import open_trained  # noqa: PLC0415
@@ -79,9 +87,11 @@ def export(options: argparse.Namespace) -> None:
     targets = tuple(dict.fromkeys(word.strip() for word in options.to.split(",") if word.strip()))
     if wrong := [word for word in targets if word not in TARGETS]:
         raise ConfigError(f"there is nothing to export to that is called {wrong[0]!r}; {nearest(wrong[0], TARGETS)}")
+    if is_artefact(options.run):
+        raise ConfigError(f"{options.run} is exported already; name the run or the checkpoint that it was made from")
     opened = open_trained(options.run)
     run = _run_file(options.run)
-    images, calibration = _pictures(options, run)
+    images, calibration = pictures_to_prove(options, run)
     certify = CertifyConfig(images=options.count, rounds=options.rounds)
     config = ShipConfig(targets=targets, any_size=options.any_size, force=options.force, certify=certify)
     confidence, sentence = _confidence(opened, options.run)
@@ -108,9 +118,12 @@ def _confidence(opened: "Opened", run: str) -> "tuple[Calibration, str]":
     return found, "; ".join((str(found), *wrong))
 
 
-def _pictures(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[Tensor], list[Tensor] | None]":
+def pictures_to_prove(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[Tensor], list[Tensor] | None]":
     """Pictures that prove artefacts, and others that calibrate int8: never the same."""
-    proving = options.images or (None if options.int8 else run.get("source"))
+    from vitrail.packaged import NAME, packaged_folder  # noqa: PLC0415
+
+    own = str(packaged_folder() / "samples") if options.run == NAME else run.get("source")
+    proving = options.images or (None if options.int8 else own)
     if proving is None and options.int8 is None:
         raise ConfigError(f"{options.run} does not say what it was trained on; name pictures: --images photos/")
     with busy(f"reading {options.int8 or proving}"):
@@ -124,26 +137,50 @@ def _pictures(options: argparse.Namespace, run: dict[str, Any]) -> "tuple[list[T
 
 def bench(options: argparse.Namespace) -> None:
     """Measures artefacts and runs side by side, and remembers which of a folder's is the fastest."""
-    from vitrail.deploy.bench import BenchConfig, remember  # noqa: PLC0415
+    from vitrail.deploy.bench import BenchConfig, base_of, remember  # noqa: PLC0415
     from vitrail.deploy.bench import bench as measure  # noqa: PLC0415
     from vitrail.deploy.certificate import at_size  # noqa: PLC0415
 
     threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches, "--batches")
     config = BenchConfig(batches=batches, rounds=options.rounds)
     engines, folders = _contenders(options, threads)
-    name, base = list(engines.items())[-1]
+    name = base_of(engines)
+    base = engines[name]
     with busy(f"measuring {len(engines)} in turns"):
-        pixels = at_size(read_pictures(options.images, options.count), base.image_size, base)
+        pictures = pictures_to_compare(options, base.labels)
+        pixels = at_size(pictures, base.image_size, base)
         found = measure({name: base, **engines}, pixels, config)
     show_report(found.report(), options)
     for folder in folders:
         remember(found, folder)
 
 
+def pictures_to_compare(options: argparse.Namespace, labels: Sequence[str]) -> "list[Tensor]":
+    """Pictures that say something of a model: those named, else those of a run, else what the package has for it.
+
+    Nothing is fetched from elsewhere for it.
+    """
+    from vitrail.data.known import KNOWN  # noqa: PLC0415
+    from vitrail.packaged import packaged_folder, samples  # noqa: PLC0415
+
+    if options.images is not None:
+        return read_pictures(options.images, options.count)
+    for source in filter(None, (_run_file(what).get("source") for what in options.what)):
+        with contextlib.suppress(DataError):  # they may have gone elsewhere since
+            if source not in KNOWN:
+                return read_pictures(source, options.count)
+    if samples() and samples().keys() <= set(labels):
+        return read_pictures(str(packaged_folder() / "samples"), options.count)
+    if not set(labels).issuperset(KNOWN["fashion-mnist"].classes):
+        told = "no pictures are known that this model was made for, so answers are compared on grey ones of clothes"
+        warnings.warn(f"{told}; name better ones: --images photos/", Notice, stacklevel=1)
+    return read_pictures("demo", options.count)
+
+
 def _contenders(options: argparse.Namespace, threads: tuple[int, ...]) -> "tuple[dict[str, Engine], list[Path]]":
     """What was named, opened in all ways that are tried; and the folders among it."""
-    from vitrail.deploy.bench import artefacts_in, open_artefacts, open_compiled  # noqa: PLC0415
-    from vitrail.deploy.engine import ARTEFACTS, TorchEngine  # noqa: PLC0415
+    from vitrail.deploy.bench import open_artefacts, open_compiled  # noqa: PLC0415
+    from vitrail.deploy.engine import ARTEFACTS, TorchEngine, artefacts_in  # noqa: PLC0415
     from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
 
     engines: dict[str, Engine] = {}
@@ -188,7 +225,7 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
 
     def answer(left: Sequence[Picture]) -> "Iterator[Prediction]":
         if workers is not None:
-            found = answer_by_cluster(engine.source, left, top=options.top, workers=workers)
+            found = answer_by_cluster(engine, left, top=options.top, workers=workers)
         else:
             found = answer_pictures(engine, left, top=options.top)
         hidden = not console.is_terminal
@@ -207,7 +244,9 @@ def read_pictures(source: str, count: int) -> "list[Tensor]":
     from vitrail.errors import BrokenImage  # noqa: PLC0415
     from vitrail.tasks.predict import image_files  # noqa: PLC0415
 
-    if not Path(source).is_dir():
+    if count < 1:
+        raise ConfigError(f"--count is {count}; it must be 1 or more")
+    if not Path(source).is_dir() or _is_packed(Path(source)):
         data = open_whole(source)
         return [data.read(index) for index in _spread(len(data), count)]
     files = [path for path in image_files(source) if path.is_file()]
@@ -220,6 +259,15 @@ def read_pictures(source: str, count: int) -> "list[Tensor]":
     if not found:
         raise DataError(f"{source} has no pictures that can be read")
     return found
+
+
+def _is_packed(folder: Path) -> bool:
+    """Whether the pictures of a folder are in arrays or shards, so that image files in it are something else."""
+    from vitrail.data.arrays import looks_like_arrays  # noqa: PLC0415
+    from vitrail.data.cifar import looks_like_cifar  # noqa: PLC0415
+    from vitrail.data.shards import find_shards  # noqa: PLC0415
+
+    return looks_like_cifar(folder) or looks_like_arrays(folder) or bool(find_shards(folder))
 
 
 def _spread(total: int, count: int) -> list[int]:
@@ -240,6 +288,9 @@ def _run_file(source: str) -> dict[str, Any]:
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     try:
-        return tuple(int(word) for word in text.split(",") if word.strip())
+        found = tuple(int(word) for word in text.split(",") if word.strip())
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is no list of whole numbers such as 1,16") from error
+    if any(number < 1 for number in found):
+        raise ConfigError(f"{option} {text!r}: each must be 1 or more")
+    return found

@@ -19,7 +19,7 @@ import torch
 from vitrail.config import Config, Count, Rate
 from vitrail.deploy.card import Opened
 from vitrail.deploy.certificate import differences, file_bytes, in_batches
-from vitrail.deploy.engine import ARTEFACTS, CHOICE, Array, CompiledEngine, Engine, open_engine
+from vitrail.deploy.engine import CHOICE, Array, CompiledEngine, Engine, open_engine
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import ConfigError
 from vitrail.hardware import bf16_works
@@ -59,6 +59,7 @@ class Bench:
     base: str
     engines: Mapping[str, Engine]
     agreement: Mapping[str, float]
+    images: int  # on which they were compared
     needed: float
 
     @property
@@ -76,14 +77,13 @@ class Bench:
         rows: list[dict[str, Value]] = [
             {
                 "model": row.name, "batch": row.batch, "ms": f"{row.milliseconds.median:.1f}",
-                "images/s": f"{row.throughput:.1f}", times: str(row.speed), "rounds": row.rounds,
-                "agreement": self.agreement[row.name],
+                "images/s": f"{row.throughput:.1f}", times: str(row.speed), "agreement": self.agreement[row.name],
             }
             for row in self.rows
         ]  # fmt: skip
         columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
         columns["agreement"] = "share"
-        measured: dict[str, Value] = {"machine": machine(), "fastest": self.ranked[0]}
+        measured: dict[str, Value] = {"machine": machine(), "images compared": self.images, "fastest": self.ranked[0]}
         contenders: dict[str, Value] = {name: self._about(engine) for name, engine in self.engines.items()}
         return Report(
             "Speed on this machine",
@@ -113,9 +113,12 @@ _LEGEND = (
 def bench(engines: Mapping[str, Engine], pixels: Array, config: BenchConfig | None = None) -> Bench:
     """Measures engines on real images uint8 B H W C; the first engine is the base of the ratios."""
     config = config or BenchConfig()
-    if not engines:
-        raise ConfigError("there is nothing to measure; name artefacts, folders of them, or runs")
+    if not engines or not config.batches:
+        raise ConfigError("there is nothing to measure; name artefacts, folders of them, or runs, and a batch or more")
     base, rows = next(iter(engines)), []
+    for name, engine in engines.items():
+        if engine.labels != engines[base].labels:
+            raise ConfigError(f"{name} cannot be compared with {base}: their classes are not the same")
     for batch in config.batches:
         images = np.concatenate([pixels] * -(-batch // len(pixels)))[:batch]
         runs = {name: partial(engine.run, images) for name, engine in engines.items()}
@@ -126,7 +129,9 @@ def bench(engines: Mapping[str, Engine], pixels: Array, config: BenchConfig | No
             rounds = len(taken[name])
             rows.append(Timed(name=name, batch=batch, milliseconds=times, throughput=rate, speed=speed, rounds=rounds))
     agreement = _agreement(engines, base, pixels, max(config.batches))
-    return Bench(rows=tuple(rows), base=base, engines=engines, agreement=agreement, needed=config.agreement)
+    return Bench(
+        rows=tuple(rows), base=base, engines=engines, agreement=agreement, images=len(pixels), needed=config.agreement
+    )  # fmt: skip
 
 
 def _in_turns(runs: Mapping[str, Callable[[], object]], base: str, config: BenchConfig) -> dict[str, list[float]]:
@@ -155,11 +160,6 @@ def _agreement(engines: Mapping[str, Engine], base: str, pixels: Array, batch: i
     return {name: known[engine.source, engine.backend] for name, engine in engines.items()}
 
 
-def artefacts_in(folder: Path) -> list[Path]:
-    """The artefacts of a folder, in alphabetical order."""
-    return sorted(path for path in folder.iterdir() if path.suffix in ARTEFACTS)
-
-
 def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[str, Engine]:
     """An engine for each artefact and each number of threads: those asked for, or all cores and half of them.
 
@@ -167,8 +167,8 @@ def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[s
     needs no calibration.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if wrong := [count for count in threads if count > cores]:
-        raise ConfigError(f"{wrong[0]} threads were asked for; this machine gives {cores} cores")
+    if wrong := [count for count in threads if not 1 <= count <= cores]:
+        raise ConfigError(f"{wrong[0]} threads were asked for; this machine gives 1 to {cores}, one a core")
     tried = tuple(threads) or tuple(dict.fromkeys((cores, max(1, cores // 2))))
     torch.set_num_threads(max(tried))
     engines: dict[str, Engine] = {}
@@ -177,7 +177,7 @@ def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[s
             engines[path.name] = open_engine(path)
             continue
         for count in tried:
-            name = path.name if len(tried) == 1 else f"{path.name}, {count} threads"
+            name = path.name if len(tried) == 1 else f"{path.name}, {count} thread{'s' if count > 1 else ''}"
             engines[name] = open_engine(path, threads=count)
             if path.suffix == ".xml":
                 engines[f"{name}, bf16"] = open_engine(path, threads=count, half=True)
@@ -192,6 +192,13 @@ def open_compiled(name: str, opened: Opened) -> dict[str, Engine]:
     if bf16_works():
         engines[f"{name}, compiled bf16"] = CompiledEngine(name, opened, half=True)
     return engines
+
+
+def base_of(engines: Mapping[str, Engine]) -> str:
+    """Who the others are compared with: of the last that is in float32, the one with most threads; else the last."""
+    true = [name for name, one in engines.items() if one.card.precision == "float32" and not (one.half or one.dynamic)]
+    same = [name for name in true if engines[name].source == engines[true[-1]].source] or [*engines]
+    return max(reversed(same), key=lambda name: engines[name].threads or 0)
 
 
 def remember(bench: Bench, folder: Path) -> Path | None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import Config, Count
-from vitrail.deploy.engine import Array, Engine
+from vitrail.deploy.engine import PROOF, Array, Engine
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import DataError
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
@@ -45,6 +45,10 @@ class CertifyConfig(Config):
     scales: tuple[float, ...] = (1.0, 1.5)  # sides of the images, as multiples of the model's
     images: Count = 200
     rounds: Count = 5
+
+    def sizes(self, own: tuple[int, int]) -> list[tuple[int, int]]:
+        """The sizes of images, height and width, at which a model of some size is proved."""
+        return [(max(1, round(own[0] * scale)), max(1, round(own[1] * scale))) for scale in self.scales]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +89,6 @@ class Certificate:
         facts: dict[str, Value] = {"model": self.about, "machine": machine(), "images": self.images}
         facts |= self.bytes
         units: dict[str, Unit] = dict.fromkeys(self.bytes, "bytes")
-        columns: dict[str, Unit] = dict.fromkeys(_COLUMNS, "")
-        columns["agreement"] = "share"
         rows: list[dict[str, Value]] = [
             {
                 "artefact": row.artefact, "batch": row.batch, "image": f"{row.size[0]}x{row.size[1]}",
@@ -99,7 +101,8 @@ class Certificate:
             "Certificate",
             (
                 Facts("Measured on", facts, units),
-                Table("Artefacts beside the eager model", columns, rows),
+                _part("Artefacts beside the eager model", ("error", "cosine", "agreement", "verdict"), rows),
+                _part("How fast they are", ("times eager",), rows),
                 Text("How to read it", _LEGEND),
                 *more,
             ),
@@ -109,11 +112,17 @@ class Certificate:
         """certificate.html and certificate.json in a folder."""
         report = self.report(more)
         report.to_html(folder / "certificate.html")
-        report.to_json(folder / "certificate.json")
+        report.to_json(folder / PROOF)
         return report
 
 
-_COLUMNS = ("artefact", "batch", "image", "error", "cosine", "agreement", "times eager", "verdict")
+def _part(title: str, told: Sequence[str], rows: Sequence[Mapping[str, Value]]) -> Table:
+    """Some of what is known of each artefact at each batch and size: so many columns fit into a narrow terminal."""
+    columns: dict[str, Unit] = dict.fromkeys(("artefact", "batch", "image", *told), "")
+    columns |= {"agreement": "share"} if "agreement" in told else {}
+    return Table(title, columns, [{name: row[name] for name in columns} for row in rows])
+
+
 _LEGEND = (
     "Every artefact and the eager float32 model answered the same real images. Error is the largest difference of "
     "logits over the largest logit; cosine is the least of all images; agreement is the share of images with the same "
@@ -133,9 +142,7 @@ def certify(
     if not pictures:
         raise DataError("a certificate needs pictures to prove an artefact on; there are none")
     rows = []
-    for scale in config.scales:
-        height, width = (max(1, round(side * scale)) for side in reference.image_size)
-        size = (height, width)
+    for size in config.sizes(reference.image_size):
         pixels = at_size(pictures, size, reference)
         expected = in_batches(reference, pixels, max(config.batches))
         for batch in config.batches:

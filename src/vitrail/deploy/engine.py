@@ -33,6 +33,7 @@ Image = Tensor | Array
 
 ARTEFACTS = (".pt2", ".onnx", ".xml")  # suffixes of what `vitrail export` writes
 CHOICE = "fastest.json"  # in a folder of artefacts: the one that `vitrail bench` found fastest on this machine
+PROOF = "certificate.json"  # in a folder that `vitrail export` wrote
 
 
 # Weights become constants of the code; what was tried on the way to it is not told.
@@ -248,6 +249,8 @@ def open_engine(
     if (place / CHOICE).is_file():
         place, fast, half, dynamic = _choice(place / CHOICE)
         threads = threads or fast
+    elif (place / PROOF).is_file():
+        place = _only(place)
     if place.suffix in ARTEFACTS:
         if not place.is_file():
             raise CheckpointError(f"there is no file {place}")
@@ -264,7 +267,12 @@ def open_engine(
 
 def is_artefact(path: str | Path) -> bool:
     """Whether a path names something that `open_engine` opens without the training side."""
-    return Path(path).suffix in ARTEFACTS or (Path(path) / CHOICE).is_file()
+    return Path(path).suffix in ARTEFACTS or any((Path(path) / name).is_file() for name in (CHOICE, PROOF))
+
+
+def artefacts_in(folder: Path) -> list[Path]:
+    """The artefacts of a folder, in alphabetical order."""
+    return sorted(path for path in folder.iterdir() if path.suffix in ARTEFACTS)
 
 
 def servable(opened: Opened, card: Card) -> Servable:
@@ -287,6 +295,17 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _only(folder: Path) -> Path:
+    """The one artefact of a folder in which none was chosen yet."""
+    found = artefacts_in(folder)
+    if not found:
+        raise CheckpointError(f"{folder} holds no artefact ({', '.join(ARTEFACTS)}); its certificate says why")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise CheckpointError(f"{folder} holds {names}; name one, or let `vitrail bench {folder}` find the fastest")
+    return found[0]
 
 
 def _choice(file: Path) -> tuple[Path, int | None, bool, bool]:

@@ -2,11 +2,11 @@
 
 Every product with stored weights (`MatMul`) of an .onnx becomes a candidate; convolutions, norms, attention's own
 products and the head stay as they are. Layers are ranked by how much int8 changes what they give; where the whole model
-loses more than half a point of top-1 agreement, as few of the worst as will do go back to floating point, and the
-report names them.
+loses more than half a point of top-1 agreement, at any size of images, as few of the worst as will do go back to
+floating point, and the report names them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,24 +15,25 @@ import numpy as np
 
 from vitrail.config import Config, Count, Rate
 from vitrail.deploy.card import KEY, Card
-from vitrail.deploy.certificate import CLOSE, differences, file_bytes, in_batches
+from vitrail.deploy.certificate import CLOSE, TOLERANCES, differences, file_bytes, in_batches
 from vitrail.deploy.engine import Array, Engine, OnnxEngine, needs
 from vitrail.deploy.products import Layer, find_layers, to_int8
 from vitrail.errors import DataError, Unsupported
 from vitrail.report import Facts, Section, Table, Text, Unit, Value
 
 _LEVELS, _ROWS = 255, 256  # of an activation; rows of it that are kept to measure by
+_TELLING = round(100 / CLOSE)  # images of which one makes up what int8 may lose
 _JUDGED = 16  # images at a time, where nothing but the answers is kept
 _TAILS = (0.0, 1e-5, 1e-4, 1e-3)  # shares that a range may leave out at each end
 _LEGEND = (
     "Error: what int8 changes in a layer's output, relative to it. Outside: activations of other images beyond the "
-    "range that calibration found."
+    "range that calibration found, at the size where there are most."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantiseConfig(Config):
-    """How many images calibrate, how many at a time, how many judge, and the agreement with float32 that must be kept.
+    """How many images calibrate, how many at a time, how many judge, and how close to float32 answers must stay.
 
     Images that are not needed for calibration judge the result; half of them where there are few.
     """
@@ -40,7 +41,8 @@ class QuantiseConfig(Config):
     calibrate: Count = 64
     batch: Count = 4
     judge: Count = 200
-    agreement: Rate = 1 - CLOSE / 100
+    cosine: Rate = TOLERANCES["int8"].cosine
+    agreement: Rate = TOLERANCES["int8"].agreement
 
 
 @dataclass
@@ -103,6 +105,8 @@ class Quantised:
         ]
         columns: dict[str, Unit] = {"layer": "", "error": "share", "outside": "share", "runs in": ""}
         told = "All layers run in int8." if not self.kept else f"Kept in floating point: {', '.join(self.kept)}."
+        if self.judged < _TELLING:
+            told += f" With {self.judged} images, one answer is {100 / self.judged:.0f} points; {_TELLING} tell more."
         if not self.enough:
             told = f"int8 failed: with any layer in it the model answers too differently from float32. {told}"
         return (
@@ -116,13 +120,16 @@ class Quantised:
         return "float32" if layer in self.kept else "int8"
 
 
-def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig | None = None) -> Quantised:
-    """Writes the int8 form of a float32 .onnx, calibrated and judged on real images uint8 B H W C."""
+def quantise(source: Path, target: Path, pixels: Sequence[Array], config: QuantiseConfig | None = None) -> Quantised:
+    """Writes the int8 form of a float32 .onnx, calibrated and judged on real images uint8 B H W C.
+
+    There is one array for each size at which the model has to be good: the same images at all of them.
+    """
     config = config or QuantiseConfig()
-    if len(pixels) < 2:
-        raise DataError(f"int8 needs images to calibrate on and others to be judged on; there are {len(pixels)}")
-    count = min(config.calibrate, len(pixels) // 2)
-    seen, unseen = pixels[:count], pixels[count : count + config.judge]
+    if (total := len(pixels[0])) < 2:
+        raise DataError(f"int8 needs images to calibrate on and others to be judged on; there are {total}")
+    count = min(config.calibrate, total // 2)
+    seen, unseen = ([images[part] for images in pixels] for part in (slice(count), slice(count, count + config.judge)))
     model = needs("onnx").load(source)
     layers = find_layers(model)
     if not layers:
@@ -130,18 +137,19 @@ def quantise(source: Path, target: Path, pixels: Array, config: QuantiseConfig |
     ranges = calibrate(model, layers, seen, unseen, batch=config.batch)
     errors = {layer.name: sensitivity(layer, ranges[layer.input]) for layer in layers}
     worst = sorted(errors, key=lambda name: -errors[name])
-    engine = OnnxEngine(source)
-    expected = in_batches(engine, unseen, _JUDGED)
+    engine, needed = OnnxEngine(source), Judged(config.cosine, config.agreement)
+    expected = [in_batches(engine, images, _JUDGED) for images in unseen]
 
     def attempt(kept: int) -> Judged | None:
         chosen = [layer for layer in layers if layer.name not in worst[:kept]]
         card = replace(engine.card, precision="int8", kept=tuple(worst[:kept]))
         write(model, chosen, ranges, card, target)
-        return judged(OnnxEngine(target), unseen, expected, config.agreement)
+        made = OnnxEngine(target)
+        return least(judged(made, *each, needed) for each in zip(unseen, expected, strict=True))
 
     kept, (cosine, agreement) = fewest_kept(attempt, len(layers))
     return Quantised(
-        path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, judged=len(unseen), agreement=agreement,
+        path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, judged=len(unseen[0]), agreement=agreement,
         outside={layer.name: ranges[layer.input].outside for layer in layers}, enough=kept < len(layers),
         bytes=(file_bytes(source), file_bytes(target)),
     )  # fmt: skip
@@ -154,17 +162,28 @@ class Judged(NamedTuple):
     agreement: float
 
 
-def judged(engine: Engine, pixels: Array, expected: Array, needed: float) -> Judged | None:
-    """What becomes of the answers to images; None as soon as more of them are other ones than may be."""
+def judged(engine: Engine, pixels: Array, expected: Array, needed: Judged) -> Judged | None:
+    """What becomes of the answers to images; None as soon as one is too far off, or too many are other ones."""
     found: list[Array] = []
-    spare = (1 - needed) * len(pixels) + 1e-6
+    spare = (1 - needed.agreement) * len(pixels) + 1e-6
     for start in range(0, len(pixels), _JUDGED):
         part = slice(start, start + _JUDGED)
         found.append(engine.run(pixels[part]))
-        spare -= (1 - differences(expected[part], found[-1])[2]) * len(found[-1])
-        if spare < 0:
+        _, cosine, agreement = differences(expected[part], found[-1])
+        spare -= (1 - agreement) * len(found[-1])
+        if spare < 0 or cosine < needed.cosine:
             return None
     return Judged(*differences(expected, np.concatenate(found))[1:])
+
+
+def least(found: Iterable[Judged | None]) -> Judged | None:
+    """The worst over all sizes; None where one of them is not good enough, and the sizes after it are not tried."""
+    worst = Judged(1.0, 1.0)
+    for one in found:
+        if one is None:
+            return None
+        worst = Judged(min(worst.cosine, one.cosine), min(worst.agreement, one.agreement))
+    return worst
 
 
 def fewest_kept(attempt: Callable[[int], Judged | None], layers: int) -> tuple[int, Judged]:
@@ -186,22 +205,29 @@ def fewest_kept(attempt: Callable[[int], Judged | None], layers: int) -> tuple[i
     return enough, found
 
 
-def calibrate(model: Any, layers: Sequence[Layer], seen: Array, unseen: Array, *, batch: int) -> dict[str, Range]:
-    """The range of each layer's input: of a few ways to cut its tails, the one that rounds it with the least error."""
+def calibrate(
+    model: Any, layers: Sequence[Layer], seen: Sequence[Array], unseen: Sequence[Array], *, batch: int
+) -> dict[str, Range]:
+    """The range of each layer's input: of a few ways to cut its tails, the one that rounds it with the least error.
+
+    Images are some arrays, one for each size; all of them count.
+    """
     names = list(dict.fromkeys(layer.input for layer in layers))
     session = _with_outputs(model, names)
     kept: dict[str, list[Array]] = {name: [] for name in names}
     ends: dict[str, list[Array]] = {name: [] for name in names}
     draw = np.random.default_rng(0)
-    for start in range(0, len(seen), batch):
-        for name, values in zip(names, session.run(names, {"images": seen[start : start + batch]}), strict=True):
+    share = max(1, _ROWS * batch // sum(map(len, seen)))
+    for images in (some[start : start + batch] for some in seen for start in range(0, len(some), batch)):
+        for name, values in zip(names, session.run(names, {"images": images}), strict=True):
             rows = values.reshape(-1, values.shape[-1])  # B ... K -> R K
             ends[name].append(np.quantile(rows, [(tail, 1 - tail) for tail in _TAILS]))  # T 2
-            share = max(1, _ROWS * batch // len(seen))
             kept[name].append(rows[draw.choice(len(rows), min(len(rows), share), replace=False)])
     ranges = {name: _best_range(np.concatenate(kept[name]), np.array(ends[name])) for name in names}
-    for name, values in zip(names, session.run(names, {"images": unseen[:batch]}), strict=True):
-        ranges[name].outside = float(((values < ranges[name].low) | (values > ranges[name].high)).mean())
+    for images in unseen:
+        for name, values in zip(names, session.run(names, {"images": images[:batch]}), strict=True):
+            beyond = float(((values < ranges[name].low) | (values > ranges[name].high)).mean())
+            ranges[name].outside = max(ranges[name].outside, beyond)
     return ranges
 
 

@@ -96,7 +96,8 @@ def _make(
     plain = write_onnx(program, card, work / "model.onnx")
     quantised = None
     if calibration is not None:
-        pixels = at_size(calibration, reference.image_size, reference)
+        sizes = config.certify.sizes(reference.image_size)
+        pixels = [at_size(calibration, size, reference) for size in sizes]
         try:
             quantised = quantise(plain, work / "model.int8.onnx", pixels, config.quantise)
         except Unsupported as error:

@@ -68,4 +68,5 @@ def machine() -> str:
     except OSError:  # not Linux
         name = platform.processor() or name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores, {torch.get_num_threads()} threads; torch {torch.__version__}"
+    threads = torch.get_num_threads()
+    return f"{name}, {cores} cores, {threads} thread{'s' if threads > 1 else ''}; torch {torch.__version__}"

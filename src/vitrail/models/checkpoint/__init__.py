@@ -12,7 +12,7 @@ from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.agreement import check_agreement
 from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
 from vitrail.models.checkpoint.families import TRANSLATIONS
-from vitrail.models.checkpoint.files import PICKLES, Weights, digest, read, write_json, write_tensors
+from vitrail.models.checkpoint.files import PICKLES, Weights, digest, is_word, read, write_json, write_tensors
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
 from vitrail.models.checkpoint.pixels import (
@@ -27,7 +27,7 @@ from vitrail.models.checkpoint.timm import Timm
 from vitrail.models.checkpoint.torchvision import Torchvision
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
 from vitrail.models.initialise import Undrawn
-from vitrail.models.registry import FAMILIES, build, family_of, resolve
+from vitrail.models.registry import FAMILIES, build, family_of, is_known, presets, resolve
 
 __all__ = ["convert", "load", "save"]
 
@@ -51,7 +51,7 @@ def load(
     that model. Nothing may be missing or left over. `image_size` resamples positions; `num_classes` replaces the head
     by a fresh one; both say so.
     """
-    weights = read(locate(source))
+    weights = _weights(source)
     hint = resolve(model)[1] if isinstance(model, str) else model
     found = _read(weights, hint)
     if hint is not None:
@@ -75,6 +75,17 @@ def load(
         message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
         warnings.warn(message, HeadNotice, stacklevel=2)
     return backbone.to(dtype).eval()
+
+
+def _weights(source: str | Path) -> Weights:
+    """The file of a source; who names a model, or nearly so, is told that and not of a missing file."""
+    path = locate(source)
+    if not path.exists() and is_word(path) and is_known(path.name):
+        raise CheckpointError(
+            f"{path} is the name of a model, and a name brings no weights; name a run's folder, a weight file or "
+            "hf-hub:owner/name"
+        )
+    return read(path, names=presets())
 
 
 def _normalisation(file: Path) -> Pixels | None:

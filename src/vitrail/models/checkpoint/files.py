@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,16 @@ class Weights:
     metadata: Mapping[str, str]  # the header of a safetensors file
 
 
-def read(path: Path) -> Weights:
-    """Reads a file, a sharded file's index, or a folder that holds one of them."""
+def read(path: Path, *, names: Collection[str] = ()) -> Weights:
+    """Reads a file, a sharded file's index, or a folder that holds one of them.
+
+    What is not there is told with the nearest of what stands beside it and, for a bare word, of `names`.
+    """
     if not path.exists():
         siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = nearest(path.name, siblings)
-        raise CheckpointError(f"there is no {path}" + (f"; {hint}" if hint.startswith("did you mean") else ""))
+        hint = nearest(path.name, [*siblings, *(names if is_word(path) else ())])
+        usual = ": no file, no folder, and no model of `vitrail models`" if is_word(path) and names else ""
+        raise CheckpointError(f"there is no {path}" + (f"; {hint}" if hint.startswith("did you mean") else usual))
     file = _find(path) if path.is_dir() else path
     if file.name.endswith(".index.json"):
         tensors, metadata = _read_shards(file)
@@ -56,6 +60,11 @@ def read(path: Path) -> Weights:
     # The prefixes of nn.DataParallel and torch.compile.
     tensors = {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in tensors.items()}
     return Weights(path=file, tensors=tensors, metadata=metadata, config=_read_json(file.parent / "config.json"))
+
+
+def is_word(path: Path) -> bool:
+    """Whether a path could be the name of a model: no folder leads to it, and it does not end as weight files do."""
+    return path.name == str(path) and path.suffix not in (".safetensors", *PICKLES)
 
 
 def _find(folder: Path) -> Path:

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vitrail.errors import Unsupported
 from vitrail.models.checkpoint.dialect import Rule, conv_norm, linear, rule
 from vitrail.models.checkpoint.translation import Translation, only, timm_card
 from vitrail.models.mobilevit import MobileViTConfig
+
+_HF_DEPTHS, _HF_TRANSFORMERS = (1, 3, 1, 1, 1), (2, 4, 3)  # which its config.json has no word for
 
 
 def _timm(config: MobileViTConfig) -> list[Rule]:
@@ -80,6 +83,11 @@ def _widths(neck: Sequence[int]) -> Mapping[str, Any]:
 
 
 def _hf_config(config: MobileViTConfig) -> Mapping[str, Any]:
+    if (config.depths, config.attention_depths) != (_HF_DEPTHS, _HF_TRANSFORMERS):
+        raise Unsupported(
+            f"Hugging Face's MobileViT has {_HF_DEPTHS} blocks in its stages and transformers of {_HF_TRANSFORMERS}; "
+            f"this one has {config.depths} and {config.attention_depths}"
+        )
     return {
         "model_type": "mobilevit",
         "architectures": ["MobileViTForImageClassification" if config.num_classes else "MobileViTModel"],
