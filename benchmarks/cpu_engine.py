@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,10 +30,10 @@ from peers import timm
 import vitrail
 from vitrail.data.dataset import Dataset
 from vitrail.data.source import open_data
-from vitrail.deploy.bench import Bench, BenchConfig, artefacts_in, bench, open_artefacts, open_compiled
+from vitrail.deploy.bench import Bench, BenchConfig, bench, open_artefacts, open_compiled
 from vitrail.deploy.card import Card
 from vitrail.deploy.certificate import at_size
-from vitrail.deploy.engine import Engine, TorchEngine, open_engine
+from vitrail.deploy.engine import Engine, TorchEngine, artefacts_in, open_engine
 from vitrail.deploy.export import to_program, write_onnx, write_openvino
 from vitrail.deploy.quantise import QuantiseConfig, Quantised, quantise
 from vitrail.models.checkpoint import convert
@@ -86,9 +87,10 @@ def contenders(
     eager, dist = TorchEngine("vitrail eager", run), work / "dist"
     dist.mkdir()
     plain = write_onnx(to_program(eager.module), eager.card, dist / "model.onnx")
-    needed = QuantiseConfig().agreement if options.model else 0.0
-    config = QuantiseConfig(calibrate=options.calibrate, judge=options.judge, agreement=needed)
-    int8 = quantise(plain, dist / "int8.onnx", pictures.known, config)
+    config = QuantiseConfig(calibrate=options.calibrate, judge=options.judge)
+    if not options.model:  # what random weights answer is nothing to keep
+        config = replace(config, cosine=0.0, agreement=0.0)
+    int8 = quantise(plain, dist / "int8.onnx", [pictures.known], config)
     for path in (plain, int8.path) if options.float32 else (int8.path,):
         write_openvino(path, open_engine(path).card, path.with_suffix(".xml"))
     engines: dict[str, Engine] = {"timm": Peer(source, eager.card, work / "timm")}
