@@ -1,12 +1,17 @@
 """Settings that must stand before torch is imported, and determinism for every test."""
 
 import os
+import sys
 
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import pytest
 import torch
+
+# Many tests start a process: without bytecode on disk, each of them would compile the whole library again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Files with tests of many seconds: they begin first, so that no worker waits at the end for another's last one.
 LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_serve_processes.py")

@@ -14,6 +14,7 @@ from timm.models._hub import save_for_hf
 from torch import Tensor, nn
 
 import vitrail
+from vitrail.models.initialise import Undrawn
 from vitrail.models.registry import family_of
 
 
@@ -29,7 +30,9 @@ def from_timm(
     """A model of timm's, as small as `model_args` make it; logits and every level of its pyramid are compared."""
 
     def make() -> nn.Module:
-        return randomise(timm.create_model(architecture, **model_args))
+        with Undrawn():
+            model = timm.create_model(architecture, **model_args)
+        return randomise(model)
 
     def save(model: nn.Module, folder: Path) -> None:
         save_for_hf(model, folder, model_args=model_args, safe_serialization=True)
@@ -64,7 +67,9 @@ def from_hf(
 
     def make() -> nn.Module:
         cls = getattr(transformers, architecture)
-        return randomise(cls(cls.config_class(**options)))
+        with Undrawn():
+            model = cls(cls.config_class(**options))
+        return randomise(model)
 
     def save(model: nn.Module, folder: Path) -> None:
         model.save_pretrained(folder)

@@ -93,11 +93,11 @@ def shrunk(name: str) -> BackboneConfig:
     if isinstance(config, StagedConfig):
         stages = len(config.depths)
         depths = (1,) * (stages - 2) + (2, 1) if stages > 1 else (2,)
-        changes |= {"depths": depths, "dims": (16,) * (stages - 4) + (16, 32, 48, 64)[:stages]}
+        changes |= {"depths": depths, "dims": (8,) * (stages - 4) + (16, 32, 48, 64)[:stages]}
         if "num_heads" in fields:
             changes["num_heads"] = (1, 2, 2, 4)[:stages]
     if hasattr(fields.get("patch"), "depths"):
-        changes["patch"] = {"depths": (1,) * len(fields["patch"].depths), "width": 32}
+        changes["patch"] = {"depths": (1,) * len(fields["patch"].depths), "width": 16}
     elif hasattr(fields.get("patch"), "size"):
         overlaps = getattr(fields["patch"], "stride", None) is not None
         changes["patch"] = {"size": 8} | ({"stride": 4} if overlaps else {})
@@ -130,11 +130,27 @@ def is_tied(name: str) -> bool:
     return resolve(name)[0].name == "mixer"
 
 
-def resized(name: str) -> Backbone:
+def resized(name: str, **changes: Any) -> Backbone:
     """A small model of a preset's options at another size than that of its weights, where it can have one."""
-    model = tiny(name)
+    model = tiny(name, **changes)
     other = image_size(model.config, (4, 5))
-    return tiny(name, image_size=other) if is_tied(name) else model.resize(other)
+    return tiny(name, **changes | {"image_size": other}) if is_tied(name) else model.resize(other)
+
+
+def two_stages(name: str) -> dict[str, Any]:
+    """What leaves two stages of a small model, those before the last: one block, and two where mixers may change.
+
+    Nothing where there are no more, or where a family cannot be cut: for what takes seconds a stage, as tracing does.
+    """
+    config = shrunk(name)
+    stages = len(config.depths) if isinstance(config, StagedConfig) else 0
+    lists = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changes = {key: each[-3:-1] for key, each in lists.items() if isinstance(each, tuple) and len(each) == stages > 2}
+    try:
+        cut = apply(config, changes)
+    except ConfigError:
+        return {}
+    return changes | {"image_size": image_size(cut, (3, 2))} if changes else {}
 
 
 def option_sets() -> dict[str, BackboneConfig]:

@@ -195,15 +195,23 @@ def test_compiles_whole(case):
     torch.testing.assert_close(compiled(tokens, GRID), layer(tokens, GRID))
 
 
-@every_case
-def test_exports(case):
+def exported(case: tuple, size: torch.export.Dim | None) -> None:
     layer, tokens = make(case), draw()
-    # Symbols take time: a kind as it stands has them, and its variants take the batch that they were exported with.
-    size = torch.export.Dim("batch") if case in KINDS else None
-    shapes = ({0: size}, (None, None))
-    program = torch.export.export(layer, (tokens, GRID), dynamic_shapes=shapes).module()
+    program = torch.export.export(layer, (tokens, GRID), dynamic_shapes=({0: size}, (None, None))).module()
     more = draw() if size is None else torch.cat([tokens, draw()])
     torch.testing.assert_close(program(more, GRID), layer(more, GRID))
+
+
+@every_case
+def test_exports(case):
+    # Symbols take time: a kind as it stands has them, and its variants take the batch that they were exported with.
+    exported(case, torch.export.Dim("batch") if case in KINDS else None)
+
+
+@pytest.mark.slow
+@every({name: case for name, case in CASES.items() if case not in KINDS})
+def test_variants_export_with_any_batch(case):
+    exported(case, torch.export.Dim("batch"))
 
 
 def test_exports_strictly():  # slow, and dynamo's, as above

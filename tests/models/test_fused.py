@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from parity import randomise
-from registered import pictures, tiny
+from registered import pictures, tiny, two_stages
 from torch import nn
 
 import vitrail
@@ -74,7 +74,7 @@ def test_a_config_builds_the_form_that_it_names(name):
 
 @pytest.mark.parametrize("name", NAMES[::2])  # one a family: tracing takes seconds, and layers of plain kinds are left
 def test_fused_models_compile_export_and_take_a_new_head(name):
-    model = randomise(tiny(name)).fuse()
+    model = randomise(tiny(name, **two_stages(name))).fuse()
     images = pictures(model)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))

@@ -18,6 +18,7 @@ from registered import (
     resized,
     shrunk,
     tiny,
+    two_stages,
 )
 from undrawn import without_data
 
@@ -34,12 +35,8 @@ every_design = pytest.mark.parametrize("name", one_of_each_design())
 
 
 # One model of tokens, one of stages with windows, one of convolutions: for what is slow and differs little otherwise.
-FEW = {
-    "vit_tiny_patch16": {},
-    "swin_tiny_patch4_window7": {"dims": (16, 32), "depths": (1, 2), "num_heads": (1, 2)},
-    "resnet18": {},
-}
-a_few = pytest.mark.parametrize(("name", "changes"), FEW.items(), ids=FEW)
+FEW = ("vit_tiny_patch16", "swin_tiny_patch4_window7", "resnet18")
+a_few = pytest.mark.parametrize(("name", "changes"), [(name, two_stages(name)) for name in FEW], ids=FEW)
 
 
 def gradients(model: Backbone, images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -212,18 +209,21 @@ ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 
 
 @every_design
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param(compiles, exports, id="compiles-exports"),
-        pytest.param(exports, compiles, id="exports-compiles", marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_compiles_and_exports_at_two_sizes(name, first, second):
-    own, other = tiny(name), resized(name)
-    first(own, pictures(own))
-    second(other, pictures(other))
+def test_compiles_and_exports_at_two_sizes(name):
+    changes = two_stages(name)
+    own, other = tiny(name, **changes), resized(name, **changes)
+    compiles(own, pictures(own))
+    exports(other, pictures(other))
+
+
+@pytest.mark.slow
+@every_design
+@pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
+def test_all_stages_compile_and_export_at_two_sizes(name):
+    for model in (tiny(name), resized(name)):
+        compiles(model, pictures(model))
+        exports(model, pictures(model))
 
 
 @pytest.mark.slow
