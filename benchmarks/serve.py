@@ -65,6 +65,8 @@ class Client:
     async def post(self, path: str, body: bytes, content_type: str = "image/jpeg") -> Answered:
         start = time.perf_counter()
         try:
+            if self.writer is not None and self.reader.at_eof():  # it rested too long
+                self.close()
             if self.writer is None:
                 self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
             head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}"

@@ -139,12 +139,26 @@ def test_too_many_connections() -> None:
     async def story() -> None:
         async with asyncio.timeout(60), listening(app(), ServeConfig(max_connections=2), 60.0) as (place, connections):
             silent = [await asyncio.open_connection(*place) for _ in range(2)]
-            reader, third = await asyncio.open_connection(*place)  # one that asked would see its words refused
+            reader, third = await asyncio.open_connection(*place)
+            third.write(request("/predict", bytes(1 << 20)))  # it is heard out, so that the answer is not lost
             assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1")
             for writer in (third, *(writer for _, writer in silent)):
                 writer.close()
             await until(lambda: not connections)
             assert (await answered(place)).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(story())
+
+
+def test_one_that_rests_makes_room() -> None:
+    async def story() -> None:
+        async with asyncio.timeout(60), listening(app(), ServeConfig(max_connections=1), 60.0) as (place, _):
+            reader, resting = await asyncio.open_connection(*place)
+            resting.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert (await answered(place)).startswith(b"HTTP/1.1 200")
+            await reader.read()  # to its end
+            resting.close()
 
     asyncio.run(story())
 

@@ -1,4 +1,7 @@
-"""Connections with an end: a client that sends the head of a request too slowly, or comes on top of too many, goes."""
+"""Connections with an end: a client that sends the head of a request too slowly, or comes on top of too many, goes.
+
+Before one that comes is sent away, one that rests goes instead.
+"""
 
 import asyncio
 from typing import Any
@@ -6,6 +9,10 @@ from typing import Any
 from vitrail.deploy.serve_config import ServeConfig
 
 HEAD_SECONDS = 10.0  # for the head of a request, from the connection or its first byte on
+# A connection may rest so long; proxies let go of one after a minute. Were we the first to, a request on its way at
+# that moment would be lost.
+REST_SECONDS = 75
+_LINGER = 1.0  # seconds for which one that was sent away is listened to, since an answer to a closed door is lost
 _FULL = b'{"error": "there are too many connections; try again in 1 s"}'
 _TOLD = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -21,19 +28,33 @@ def patient_protocol(config: ServeConfig, head_seconds: float = HEAD_SECONDS) ->
         """Patient, but not for ever."""
 
         _timer: asyncio.TimerHandle | None = None
+        _told = False  # that it is one too many
+
+        @property
+        def rests(self) -> bool:
+            """Whether a request was answered here, and none has begun since."""
+            answered: bool = getattr(self.cycle, "response_complete", False)  # there is no cycle before the first
+            return answered and self._timer is None and not self.transport.is_closing()
 
         def connection_made(self, transport: Any) -> None:
             """Starts the clock."""
             super().connection_made(transport)
-            if len(self.connections) > config.max_connections:
+            over = len(self.connections) - config.max_connections
+            resting = self._resting() if over > 0 else None
+            if resting is not None:
+                resting.transport.close()
+            self._told = over > 0 and resting is None
+            self._timer = self.loop.call_later(_LINGER if self._told else head_seconds, transport.close)
+            if self._told:
                 transport.write(_TOLD)
-                transport.close()
-            else:
-                self._timer = self.loop.call_later(head_seconds, transport.close)
+                if over > config.max_connections or not transport.can_write_eof():
+                    transport.close()
+                else:
+                    transport.write_eof()
 
         def data_received(self, data: bytes) -> None:
             """Stops the clock when a head is whole; starts it when another begins."""
-            if self.transport.is_closing():
+            if self._told or self.transport.is_closing():
                 return
             before = self.cycle
             super().data_received(data)
@@ -46,6 +67,10 @@ def patient_protocol(config: ServeConfig, head_seconds: float = HEAD_SECONDS) ->
             """Stops the clock."""
             self._stop()
             super().connection_lost(exc)
+
+        def _resting(self) -> "Patient | None":
+            others = (other for other in self.connections if isinstance(other, Patient))
+            return next((other for other in others if other.rests), None)
 
         def _stop(self) -> None:
             if self._timer is not None:

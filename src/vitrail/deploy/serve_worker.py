@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.deploy.serve_app import App
 from vitrail.deploy.serve_config import BACKLOG, ServeConfig
-from vitrail.deploy.serve_http import patient_protocol
+from vitrail.deploy.serve_http import REST_SECONDS, patient_protocol
 from vitrail.deploy.serve_logs import log
 from vitrail.deploy.serve_metrics import Metrics
 from vitrail.deploy.serve_model import Opener, Slot
@@ -78,6 +78,7 @@ def make_server(app: App, config: ServeConfig) -> "uvicorn.Server":
         backlog=1,  # connections accepted at a time: more, and one worker would take all that wait
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=REST_SECONDS,
         timeout_graceful_shutdown=int(config.timeout) + 5,
         ssl_certfile=config.certificate,
         ssl_keyfile=config.private_key,
