@@ -21,6 +21,14 @@ def test_a_known_temperature_is_found(temperature: float) -> None:
         assert "calibrated on 20,000 pictures" in str(found)
 
 
+@pytest.mark.parametrize("count", [6, 60, 600])
+def test_a_few_pictures_that_are_all_right_make_no_model_sure(count: int) -> None:
+    labels = torch.arange(count) % 3
+    logits = torch.nn.functional.one_hot(labels, 3).float()
+    confidence = (logits / calibrate(logits, labels).temperature).softmax(dim=1).amax(dim=1)
+    assert confidence.tolist() == pytest.approx([(count + 1) / (count + 2)] * count, abs=1e-4)
+
+
 def test_the_error_by_hand() -> None:
     logits = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.4, 0.6], [0.4, 0.6]]).log()
     labels = torch.tensor([0, 1, 1, 1])  # confidence 0.8 with half right, 0.6 with all right
