@@ -1,10 +1,13 @@
 """Settings that must stand before torch is imported, and determinism for every test."""
 
+import gc
 import os
 import sys
 
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Threads that wait for work sleep: beside other tests they would spend the time on nothing.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
@@ -19,6 +22,14 @@ LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_serve_pro
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    # Hundreds of thousands of objects of torch and its peers stay to the end: to look through them for garbage, over
+    # and over, took up to an eighth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ SMALL = {
 NUMBERS: dict[str, dict[str, Any]] = {
     "linear": {"size": (12, 12), "stride": (8, 8), "padding": (2, 2)},
     "conv": {"halvings": 2, "convs": 2},
-    "resnet": {"size": (1, 1), "depths": (1, 2, 1), "width": 32},
+    "resnet": {"size": (1, 1), "depths": (1, 2), "width": 16},
     "softmax": {"head_dim": 12, "temperature": 0.5},
     "deformable": {"groups": 2, "stride": 2, "kernel": 5, "reach": 3.0},
     "window": {"size": (2, 3)},
@@ -137,20 +137,33 @@ def resized(name: str, **changes: Any) -> Backbone:
     return tiny(name, **changes | {"image_size": other}) if is_tied(name) else model.resize(other)
 
 
-def two_stages(name: str) -> dict[str, Any]:
-    """What leaves two stages of a small model, those before the last: one block, and two where mixers may change.
+@functools.cache
+def to_trace(name: str) -> dict[str, Any]:
+    """What leaves as little of a small model as shows it whole, for what takes seconds a stage, as tracing does.
 
-    Nothing where there are no more, or where a family cannot be cut: for what takes seconds a stage, as tracing does.
+    Of three stages and more the two before the last, where a family can be cut; of blocks one of each kind.
     """
     config = shrunk(name)
     stages = len(config.depths) if isinstance(config, StagedConfig) else 0
     lists = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     changes = {key: each[-3:-1] for key, each in lists.items() if isinstance(each, tuple) and len(each) == stages > 2}
     try:
-        cut = apply(config, changes)
+        config = apply(config, changes)
     except ConfigError:
-        return {}
-    return changes | {"image_size": image_size(cut, (3, 2))} if changes else {}
+        changes = {}
+    single = {"depths": (1,) * len(config.depths)} if isinstance(config, StagedConfig) else {"depth": 1}
+    changes |= {"image_size": image_size(config, (3, 2))}
+    return changes | single if _kinds_of_blocks(name, changes | single) == _kinds_of_blocks(name, changes) else changes
+
+
+def _kinds_of_blocks(name: str, changes: dict[str, Any]) -> set[str]:
+    """Every block told by its layers, their sizes and their flags: those that are alike are one."""
+    blocks = tiny(name, **changes).blocks
+    return {str([(type(layer), _settings(layer)) for layer in block.modules()]) for block in blocks}
+
+
+def _settings(layer: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(layer).items() if isinstance(value, int | str)}
 
 
 def option_sets() -> dict[str, BackboneConfig]:

@@ -3,8 +3,9 @@
     python tests/snippets.py README.md        # rewrites the page with fresh output
 
 A ```python block runs in one Python session for the whole page; the ```text block right after it is what it printed.
-In a ```console block each line after `$ ` is a command, followed by its output. Other fences are not run. A page may
-shorten output with `...`, which matches anything, as in doctest.
+In a ```console block each line after `$ ` is a command, followed by its output; where a shell would do no more than to
+start `vitrail`, its verbs are called here, as importing torch takes longer than most of them. Other fences are not run.
+A page may shorten output with `...`, which matches anything, as in doctest.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import doctest
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,9 +21,14 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
+
+from vitrail.cli import main
 
 ROOT = Path(__file__).parent.parent
 _FENCE = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_VERB = re.compile(r"vitrail (?P<words>[^|&;<>()$`*?~{}]*?)(?P<silent> 2>/dev/null)?$")  # nothing for a shell to do
+_TERMINAL = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 
 @dataclass(frozen=True)
@@ -67,10 +74,30 @@ def _python(source: str, session: dict[str, object], folder: Path) -> str:
 
 
 def _shell(command: str, folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONWARNINGS": "default"}
-    done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    return "\n".join(line.rstrip() for line in (done.stdout + done.stderr).splitlines()) + "\n"
+    if verb := _VERB.match(command):
+        printed = _vitrail(shlex.split(verb["words"]), folder, silent=bool(verb["silent"]))
+    else:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # Threads that wait for work sleep: beside other tests they would spend most of the time on nothing.
+        env = os.environ | {"PATH": path, **_TERMINAL, "PYTHONWARNINGS": "default"}
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+        printed = done.stdout + done.stderr
+    return "\n".join(line.rstrip() for line in printed.splitlines()) + "\n"
+
+
+def _vitrail(words: list[str], folder: Path, *, silent: bool) -> str:
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+        contextlib.chdir(folder),
+        warnings.catch_warnings(),
+        mock.patch.dict(os.environ, _TERMINAL),
+        mock.patch.object(sys, "argv", ["vitrail", *words]),
+    ):
+        warnings.simplefilter("default")
+        main(words)
+    return output.getvalue() if silent else output.getvalue() + errors.getvalue()
 
 
 def matches(shown: str, printed: str) -> bool:

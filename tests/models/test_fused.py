@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from parity import randomise
-from registered import pictures, tiny, two_stages
+from registered import pictures, tiny, to_trace
 from torch import nn
 
 import vitrail
@@ -72,9 +72,14 @@ def test_a_config_builds_the_form_that_it_names(name):
     assert fused.features(pictures(fused)).grid == (3, 2)
 
 
-@pytest.mark.parametrize("name", NAMES[::2])  # one a family: tracing takes seconds, and layers of plain kinds are left
-def test_fused_models_compile_export_and_take_a_new_head(name):
-    model = randomise(tiny(name, **two_stages(name))).fuse()
+# One a family: tracing takes seconds, and layers of plain kinds are left.
+CUT = [pytest.param(name, to_trace(name), id=name) for name in NAMES[::2]]
+WHOLE = [pytest.param(name, {}, id=f"{name}-whole", marks=pytest.mark.slow) for name in NAMES[::2]]
+
+
+@pytest.mark.parametrize(("name", "changes"), [*CUT, *WHOLE])
+def test_fused_models_compile_export_and_take_a_new_head(name, changes):
+    model = randomise(tiny(name, **changes)).fuse()
     images = pictures(model)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))

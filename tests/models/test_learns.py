@@ -29,6 +29,8 @@ def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
     config = apply(shrunk(name), {"channels": 1, "num_classes": 10, "image_size": 32})
     if isinstance(config, StagedConfig):
         config = apply(config, {"depths": [2] * len(config.depths)})
+    if hasattr(getattr(config, "patch", None), "width"):  # a ResNet, most of the time of its model
+        config = apply(config, {"patch": {"width": 8}})
     torch.manual_seed(0)
     # A CPU convolves each channel alone twice as fast where the channels of a pixel lie side by side.
     model = build(family, config).train().to(memory_format=torch.channels_last)

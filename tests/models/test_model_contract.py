@@ -18,7 +18,7 @@ from registered import (
     resized,
     shrunk,
     tiny,
-    two_stages,
+    to_trace,
 )
 from undrawn import without_data
 
@@ -36,7 +36,9 @@ every_design = pytest.mark.parametrize("name", one_of_each_design())
 
 # One model of tokens, one of stages with windows, one of convolutions: for what is slow and differs little otherwise.
 FEW = ("vit_tiny_patch16", "swin_tiny_patch4_window7", "resnet18")
-a_few = pytest.mark.parametrize(("name", "changes"), [(name, two_stages(name)) for name in FEW], ids=FEW)
+CUT = [pytest.param(name, to_trace(name), id=name) for name in FEW]
+WHOLE = [pytest.param(name, {}, id=f"{name}-whole", marks=pytest.mark.slow) for name in FEW]
+a_few = pytest.mark.parametrize(("name", "changes"), [*CUT, *WHOLE])
 
 
 def gradients(model: Backbone, images: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -211,7 +213,7 @@ ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 @every_design
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_compiles_and_exports_at_two_sizes(name):
-    changes = two_stages(name)
+    changes = to_trace(name)
     own, other = tiny(name, **changes), resized(name, **changes)
     compiles(own, pictures(own))
     exports(other, pictures(other))

@@ -142,6 +142,7 @@ def test_heads_must_be_one_number_a_stage():
         vitrail.create("swin_tiny_patch4_window7", num_heads=(1, 2))
 
 
+@pytest.mark.slow  # the layer alone does so in its own tests, shifted and padded, and a model of each in the contract
 @pytest.mark.parametrize(
     ("name", "size"), [("swin_tiny_patch4_window7", (64, 64)), ("swinv2_tiny_window8", (40, 56))], ids=str
 )

@@ -40,11 +40,11 @@ import torch.distributed as dist
 from pathlib import Path
 from small_run import CPU, resumed, small_loop
 from vitrail.training.distributed import join, whole
-folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-shard, kill, count = options.pop("shard"), options.pop("kill", None), options.pop("count", False)
-with join(CPU) as world:
-    began = any((folder / "checkpoints").glob("step-*"))
-    loop = (resumed if began else small_loop)(folder, world=world, shard=shard, **options)
+folder, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
+
+def one(world, place, *, shard, kill=None, count=False, **options):
+    began = any((place / "checkpoints").glob("step-*"))
+    loop = (resumed if began else small_loop)(place, world=world, shard=shard, **options)
     first = loop.progress.step
     calls = []
     if count:
@@ -61,32 +61,39 @@ with join(CPU) as world:
         treat = loop.step.treat
         def treated(batch, epoch):
             if loop.progress.step == kill and world.rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+                signal.raise_signal(signal.SIGKILL)
             return treat(batch, epoch)
         loop.step.treat = treated
     loop.run()
-    again = resumed(folder, world=world, shard=shard, **options)
+    again = resumed(place, world=world, shard=shard, **options)
     same = all(
         torch.equal(*(t.to_local() if hasattr(t, "to_local") else t for t in pair))
         for pair in zip(loop.learner.tensors().values(), again.learner.tensors().values(), strict=True)
     )
     weights = whole(loop.learner.task)
     if world.main:
-        torch.save(weights, folder / "weights.pt")
+        torch.save(weights, place / "weights.pt")
         losses = [entry["train"]["loss"] for entry in loop.progress.history]
         scores = [entry["val"]["accuracy"] for entry in loop.progress.history]
         told = {{"losses": losses, "scores": scores, "same": same, "first": first, "calls": len(calls)}}
-        (folder / "told.json").write_text(json.dumps(told))
+        (place / "told.json").write_text(json.dumps(told))
+    world.wait()
+
+with join(CPU) as world:
+    for name, options in runs.items():
+        if not (folder / name / "told.json").exists():  # else a life before has been through it
+            one(world, folder / name, **options)
 """
 
 
-def together(folder: Path, *, restarts: int = 0, **options: object) -> dict:
-    """Runs two processes under torchrun and gives what the first of them wrote down."""
-    folder.mkdir(exist_ok=True)
+def together(folder: Path, runs: dict[str, dict], *, restarts: int = 0) -> None:
+    """Two processes under torchrun go through one run after the other; the first of them writes down what came out."""
+    for name in runs:
+        (folder / name).mkdir()
     script = folder / "together.py"
     script.write_text(TOGETHER.format(tests=str(TESTS)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", str(restarts), str(script), str(folder), json.dumps(options)]
+    command += ["--max-restarts", str(restarts), str(script), str(folder), json.dumps(runs)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as agent:
         try:
@@ -95,26 +102,38 @@ def together(folder: Path, *, restarts: int = 0, **options: object) -> dict:
             agent.terminate()  # it takes its workers with it
             raise
     assert agent.returncode == 0, errors[-3000:]
-    return json.loads((folder / "told.json").read_text())
 
 
-class Through(NamedTuple):
-    """A run of two processes that nobody disturbed."""
+class Ended(NamedTuple):
+    """A run of two processes, and what the first of them said."""
 
     shard: str
     folder: Path
     told: dict
 
 
+def ended(folder: Path, shard: str) -> Ended:
+    return Ended(shard, folder, json.loads((folder / "told.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs of the same two processes, as starting them takes longest; the last is killed, and started again."""
+    folder = tmp_path_factory.mktemp("together")
+    runs = {shard: {"shard": shard, "count": True, **OPTIONS[shard]} for shard in OPTIONS}
+    together(folder, runs | {"killed-fsdp": runs["fsdp"] | {"kill": 6}}, restarts=1)
+    return folder
+
+
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def through(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Through:
-    folder = tmp_path_factory.mktemp(request.param)
-    return Through(request.param, folder, together(folder, shard=request.param, count=True, **OPTIONS[request.param]))
+def through(request: pytest.FixtureRequest, place: Path) -> Ended:
+    """A run that nobody disturbed."""
+    return ended(place / request.param, request.param)
 
 
 @pytest.fixture(scope="module")
 def alone(
-    through: Through, tmp_path_factory: pytest.TempPathFactory
+    through: Ended, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
     loop = small_loop(tmp_path_factory.mktemp("alone"), **OPTIONS[through.shard])
     history = loop.run().history
@@ -122,7 +141,7 @@ def alone(
     return losses, scores, whole(loop.learner.task)
 
 
-def test_two_processes_learn_what_one_learns(through: Through, alone: tuple) -> None:
+def test_two_processes_learn_what_one_learns(through: Ended, alone: tuple) -> None:
     shard, folder, told = through
     losses, scores, weights = alone
     assert told["losses"] == pytest.approx(losses, abs=1e-6)
@@ -139,17 +158,25 @@ def test_two_processes_learn_what_one_learns(through: Through, alone: tuple) -> 
         assert {"run.json", ".metadata", "__0_0.distcp", "__1_0.distcp"} <= names
 
 
-@pytest.mark.parametrize("through", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)], indirect=True)
-def test_a_killed_worker_is_restarted_from_the_last_checkpoint(through: Through, tmp_path: Path) -> None:
-    told = together(tmp_path, shard=through.shard, count=True, kill=6, restarts=1, **OPTIONS[through.shard])
-    assert told["first"] == 4  # the second life began at the checkpoint of the first epoch
-    assert told["losses"] == through.told["losses"]
-    first, second = (torch.load(folder / "weights.pt") for folder in (through.folder, tmp_path))
+def test_a_killed_worker_is_restarted_from_the_last_checkpoint(place: Path) -> None:
+    it_went_on_as_if_nothing_had_been(ended(place / "killed-fsdp", "fsdp"), ended(place / "fsdp", "fsdp"))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_restarted_in_ddp_too(place: Path, tmp_path: Path) -> None:
+    together(tmp_path, {"killed": {"shard": "ddp", "count": True, "kill": 6, **OPTIONS["ddp"]}}, restarts=1)
+    it_went_on_as_if_nothing_had_been(ended(tmp_path / "killed", "ddp"), ended(place / "ddp", "ddp"))
+
+
+def it_went_on_as_if_nothing_had_been(killed: Ended, through: Ended) -> None:
+    assert (through.told["first"], killed.told["first"]) == (0, 4)  # it began at the checkpoint of the first epoch
+    assert killed.told["losses"] == through.told["losses"]
+    first, second = (torch.load(run.folder / "weights.pt") for run in (through, killed))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("through", ["fsdp"], indirect=True)
-def test_a_damaged_shard_is_noticed_and_the_checkpoint_before_it_used(through: Through, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_noticed_and_the_checkpoint_before_it_used(through: Ended, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(through.folder / "checkpoints", tmp_path / "checkpoints"))
     store = ShardedStore(checkpoints, keep=3, world=World())
     assert store.newest().progress.step == 8

@@ -1,6 +1,7 @@
 """Real processes, killed at random steps, end with the bits of a run that nobody touched."""
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,10 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from small_run import RECIPE, small_loop
+from safetensors.torch import load_file, save_file
 
-from vitrail.models.checkpoint import load
+from vitrail.models.checkpoint import load, save
 
 TESTS = Path(__file__).parent.parent
 STEPS = 8
@@ -143,6 +143,14 @@ def test_a_process_killed_from_outside_at_any_moment(lives: Lives, untouched: Pa
 
 
 def test_the_comparison_can_fail(untouched: Path, tmp_path: Path) -> None:
-    assert RECIPE.epochs == 2
-    small_loop(tmp_path, seed=1, save_steps=3).run()
-    assert not equal(untouched, tmp_path)
+    other = Path(shutil.copytree(untouched, tmp_path / "other"))
+    assert equal(untouched, other)
+    tensors, model = last(other), load(other)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1e-3
+    save(model, other)
+    assert not equal(untouched, other)
+    shutil.copytree(untouched, other, dirs_exist_ok=True)
+    next(tensor for tensor in tensors.values() if tensor.is_floating_point()).view(-1)[0] += 1e-3
+    save_file(tensors, other / "checkpoints" / f"step-{STEPS:09d}.safetensors")
+    assert not equal(untouched, other)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ Shard = Literal["ddp", "fsdp"]
 M = TypeVar("M", bound=Meter)
 
 _PATIENCE = 150  # attempts of about two seconds to reach the first process
+_SETTLE = 0.1  # seconds for the threads of gloo to let go of their tensors
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,17 @@ def join(device: torch.device) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size())
     finally:
         if started:
-            dist.destroy_process_group()
+            _leave()
+
+
+def _leave() -> None:
+    """Ends the process group.
+
+    A thread of gloo needs the interpreter once more, to let go of the tensors of its last work, and nothing tells when
+    it has; if it comes while the interpreter shuts down, the process aborts (pytorch/pytorch#190489).
+    """
+    dist.destroy_process_group()
+    time.sleep(_SETTLE)
 
 
 def _own_store(shared: KeyStore, rank: int) -> KeyStore:

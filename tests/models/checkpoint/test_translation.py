@@ -80,7 +80,7 @@ def test_what_is_written_is_read_back(translation: Translation, tmp_path: Path) 
     family = FAMILIES[translation.family]
     config = apply(next(iter(family.presets.values())).config, THEIRS.get(translation.name, {}))
     with Undrawn():
-        model = build(family, config)
+        model = build(family, config).bfloat16()  # half of what is written and hashed
     if translation.describe is None:
         with pytest.raises(Unsupported, match="does not write"):
             translation.write(model)
