@@ -72,8 +72,8 @@ def _swap_the_model(running: Service, load: Load, folder: Path) -> None:
     eventually(lambda: counts(running, 'reloads_total{outcome="failed"} 2'))
     assert send(running.address, "/model").data["reload_error"] == "classes.txt is empty"
     assert generations(running) == {2}
+    eventually(lambda: set(load.labels) == {"middle", "grey"})
     assert set(load.outcomes) == {"200"}, "swapping loses none"
-    assert set(load.labels) == {"middle", "grey"}
     (folder / "classes.txt").write_text("black grey white")
 
 
