@@ -78,7 +78,6 @@ def _shell(command: str, folder: Path) -> str:
         printed = _vitrail(shlex.split(verb["words"]), folder, silent=bool(verb["silent"]))
     else:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        # Threads that wait for work sleep: beside other tests they would spend most of the time on nothing.
         env = os.environ | {"PATH": path, **_TERMINAL, "PYTHONWARNINGS": "default"}
         done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
         printed = done.stdout + done.stderr
