@@ -33,7 +33,7 @@ SMALL = {
 # Numbers that change what a layer does; flags and words are varied without being listed.
 NUMBERS: dict[str, dict[str, Any]] = {
     "linear": {"size": (12, 12), "stride": (8, 8), "padding": (2, 2)},
-    "conv": {"halvings": 2, "convs": 2},
+    "conv": {"halvings": 2, "convs": 3},
     "resnet": {"size": (1, 1), "depths": (1, 2), "width": 16},
     "softmax": {"head_dim": 12, "temperature": 0.5},
     "deformable": {"groups": 2, "stride": 2, "kernel": 5, "reach": 3.0},

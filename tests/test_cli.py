@@ -1,6 +1,8 @@
 """The command line, as a person types it."""
 
+import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import torch
 
 import vitrail
 from vitrail.cli import main
+from vitrail.cli.options import escape_letters
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -92,6 +95,17 @@ def test_a_mistake_gets_one_sentence(words: list[str], says: str, capsys: pytest
     assert shown.out == ""
     assert shown.err.startswith("vitrail: error: ")
     assert says in shown.err
+
+
+def test_a_name_that_is_no_text_can_be_printed_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, printed = os.fsdecode(b"caf\xe9.png"), io.BytesIO()
+    for errors in ("strict", "surrogateescape", "replace"):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="utf-8", errors=errors))
+        escape_letters()
+        print(json.dumps(name, ensure_ascii=False), flush=True)
+    first, second, chosen = printed.getvalue().decode().splitlines()
+    assert json.loads(first) == json.loads(second) == name
+    assert chosen == '"caf?.png"'  # what a person asked for by PYTHONIOENCODING is left alone
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

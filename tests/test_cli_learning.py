@@ -1,6 +1,12 @@
 """The verbs of the main job, as a person types them, on a folder of tiny pictures."""
 
+import argparse
+import inspect
+import io
 import json
+import shutil
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,9 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitrail
-from vitrail.cli import main
+from vitrail.cli import main, parser
+from vitrail.errors import ConfigError
 from vitrail.models.checkpoint import hub
 from vitrail.models.checkpoint.timm import Timm
+from vitrail.training.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +51,76 @@ def test_predict_names_the_classes(run: Path, photos: Path, capsys: pytest.Captu
     assert len(rows) == 31
     assert sum(row["answers"][0]["label"] == "blue" for row in rows[:30]) >= 28
     assert "HTML" in rows[30]["error"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_predict_prints_names_as_they_are_or_as_an_encoding_can(
+    encoding: str, run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = tmp_path / "été 🌻.png"
+    shutil.copy(photos / "red" / "3.png", picture)
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding=encoding))
+    for more in ([], ["--json"]):
+        assert main(["predict", str(run), str(picture), "--device", "cpu", *more]) == 0
+    sys.stdout.flush()
+    plain, row = printed.getvalue().decode(encoding).splitlines()
+    assert json.loads(row)["path"] == str(picture)
+    name = r"\u00e9t\u00e9 \ud83c\udf3b.png" if encoding == "ascii" else "été 🌻.png"
+    assert plain.startswith(f"{tmp_path / name}: ")
+    assert name in row
+
+
+def test_a_finished_run_is_not_trained_or_reported_again(
+    run: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(run.parent / "cache"))
+    report, model = run / "report.html", run / "model.safetensors"
+    written = [file.stat().st_mtime_ns for file in (report, model)]
+    assert main(["train", "--resume", str(run), "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert f"{run} had ended already, after 6 of 6 epochs" in shown.err
+    assert f"begin a new run from it: vitrail train {photos} --from {run}\n" in shown.err
+    assert shown.out == f"report: {report}\n"
+    assert [file.stat().st_mtime_ns for file in (report, model)] == written
+    report.unlink()  # as after a kill between the last epoch and the report
+    assert main(["train", "--resume", str(run), "--device", "cpu"]) == 0
+    assert report.is_file()
+
+
+def test_every_option_of_train_has_a_name_in_python() -> None:
+    (verbs,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    options = [action.option_strings[-1] for action in verbs.choices["train"]._actions if action.option_strings]
+    names = {option.lstrip("-").replace("-", "_") for option in options} - {"help", "set", "verify_resume"}
+    names -= inspect.signature(vitrail.train).parameters.keys() | {field.name for field in fields(TrainConfig)}
+    assert {"out", "lr"} <= names
+    for name in names:
+        with pytest.raises(ConfigError, match=r"what the command line calls --.* is .*=.* in Python"):
+            vitrail.train("demo", **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["predict", "pakaged", "x.jpg"], "packaged"),
+        (["eval", "pakaged", "demo"], "packaged"),
+        (["explain", "pakaged", "x.jpg"], "packaged"),
+        (["probe", "pakaged", "demo"], "packaged"),
+        (["predict", "my-rn", "x.jpg"], "runs/my-run"),
+        (["predict", "my-run", "x.jpg"], "runs/my-run"),
+        (["predict", "weights.v", "x.jpg"], "weights.v2"),
+        (["predict", "vit32_smal", "x.jpg"], "vit32_small"),
+    ],
+)
+def test_a_misspelt_model_gets_the_nearest_that_there_is(
+    words: list[str], meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/my-run", "weights.v2"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "run.json").touch()
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"vitrail: error: there is no {words[1]}; did you mean {meant!r}?\n"
 
 
 def test_eval_judges_other_images(
@@ -147,6 +225,10 @@ def test_the_demo_trains_reports_and_replaces_itself_alone(
         (["train", "nowhere/"], "nowhere"),
         (["train", "demo", "--recipe", "dmeo"], "did you mean 'demo'?"),
         (["train", "demo", "--set", "epoch=3"], "did you mean 'epochs'?"),
+        (["train", "demo", "--set", "model=vit32_smal"], "did you mean 'vit32_small'?"),
+        (["train", "demo", "--set", "folder=x"], "--set folder: a recipe has no such key"),
+        (["demo", "--set", "device=cpu"], "--set device: a recipe has no such key"),
+        (["train", "nowhere/", "--out", "/proc/x"], "the run cannot be kept in /proc/x"),
         (["train", "demo", "--resume", "x"], "leave out data"),
         (["train", "--resume", "nowhere"], "nowhere"),
         (["eval", "nowhere", "demo"], "there is no nowhere"),

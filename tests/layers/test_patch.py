@@ -93,6 +93,18 @@ def test_a_conv_stem_halves_the_image_and_doubles_the_width(halvings, grid):
     assert widths == [32 >> (halvings - 1 - index) for index in range(halvings)]
 
 
+def test_convolutions_between_the_first_and_the_last_of_a_width_add_to_what_they_read():
+    stem = ConvStemConfig(halvings=2, convs=4).build(3, 16).double().eval()
+    convs = [layer for layer in stem.modules() if isinstance(layer, torch.nn.Conv2d)]
+    strides = [conv.stride[0] for conv in convs]
+    assert strides == [1, 1, 1, 2] * 2 + [1]
+    maps = images = torch.randn(2, 3, 16, 24, dtype=torch.float64)
+    for index, conv in enumerate(convs[:-1]):
+        read = maps if index % 4 in (1, 2) else 0.0
+        maps = torch.relu(read + conv(maps) / (1 + 1e-5) ** 0.5)  # the norms are fresh
+    torch.testing.assert_close(stem(images), convs[-1](maps).flatten(2).mT)
+
+
 def test_a_conv_stem_names_a_size_that_fits():
     with pytest.raises(InputError, match="nearest size that does is 32 x 24"):
         ConvStemConfig(halvings=3).grid((30, 24))

@@ -1,6 +1,8 @@
 """A whole run: from data to a model, and what is left in its folder."""
 
+import errno
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -69,10 +71,29 @@ def test_the_report_is_written(done: Run) -> None:
     page.unlink()
 
 
-def test_a_finished_run_resumes_to_itself(done: Run) -> None:
-    again = train(done.plan.data, folder=done.folder, resume=True, device="cpu", silent=True)
+def test_a_finished_run_resumes_to_itself(
+    done: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loop, "_step", lambda *_: pytest.fail("it trains again"))
+    before = {path: path.read_bytes() for path in done.folder.rglob("*") if path.is_file()}
+    again = train(done.plan.data, folder=done.folder, resume=True, device="cpu")
     assert again.metrics == done.metrics
     assert again.history == done.history
+    assert (done.ended_before, again.ended_before) == (False, True)
+    told = f"{done.folder} had ended already, after 2 of 2 epochs: nothing is left to train, and its model is in "
+    told += f"{done.folder / 'model.safetensors'}; to train on, begin a new run from it: vitrail train DATA --from "
+    assert told + str(done.folder) in capsys.readouterr().err.splitlines()
+    assert {path: path.read_bytes() for path in done.folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_stopped_early_says_so_when_it_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    still = {"optimiser": {"lr": 1e-20}, "schedule": {"warmup_epochs": 0}, "early_stop": 1, "epochs": 9}
+    data = split(photos(16, size=16))
+    train(data, folder=tmp_path / "run", **SMALL | still)
+    train(data, folder=tmp_path / "run", resume=True, device="cpu")
+    assert "had ended already, stopped early, after 2 of 9 epochs: nothing" in capsys.readouterr().err
 
 
 def test_a_resume_with_another_model_or_recipe_is_refused(done: Run) -> None:
@@ -106,10 +127,53 @@ def test_no_data_and_nothing_to_resume(tmp_path: Path) -> None:
         train(folder=tmp_path, resume=True, device="cpu")
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a test fail that gets as far as opening data."""
+    monkeypatch.setattr("vitrail.training.run.make_plan", lambda *_, **__: pytest.fail("the data were opened"))
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "file/deep/run", "/proc/run"])
+def test_a_folder_that_cannot_be_written_is_noticed_first(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_work(monkeypatch)
     (tmp_path / "file").touch()
-    with pytest.raises(TrainingError, match="the run cannot be kept in"):
-        train(split(photos(32, size=16)), folder=tmp_path / "file" / "run", **SMALL)
+    folder = tmp_path / place
+    told = f"the run cannot be kept in {folder}: nothing can be written to"
+    with pytest.raises(TrainingError, match=rf"{re.escape(told)} \S*(file|/proc) \(.+\); choose another folder"):
+        train("demo", folder=folder, **SMALL)
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("folder", [None, "elsewhere/run"])
+def test_a_read_only_place_is_noticed_first(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(suffix: str | None, prefix: str | None, place: Path) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+
+    no_work(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)  # the system refuses nothing to root
+    with pytest.raises(TrainingError, match=rf"kept in {folder or 'runs'}: .* written to \. \(Permission denied\)"):
+        train("demo", folder=folder, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "hint"),
+    [
+        ("out", "what the command line calls --out is folder= in Python"),
+        ("layer_decay", 'what the command line calls --layer-decay is optimiser={"layer_decay": ...} in Python'),
+        ("foldr", "did you mean 'folder'?"),
+        ("epoch", "did you mean 'epochs'?"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant(
+    keyword: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_work(monkeypatch)
+    with pytest.raises(ConfigError, match=re.escape(f"{keyword} is not an option of train or of a recipe; {hint}")):
+        train("demo", device="cpu", **{keyword: 1})
 
 
 def test_a_batch_larger_than_the_data_shrinks_and_it_is_said(

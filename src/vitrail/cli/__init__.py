@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
-from vitrail.cli.options import image_size, notices
+from vitrail.cli.options import escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
@@ -30,6 +30,7 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
     options = parser().parse_args(arguments)
+    escape_letters()
     try:
         with notices():
             options.run_verb(options)

@@ -3,13 +3,13 @@
 import argparse
 import json
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
-from vitrail.errors import ConfigError, DataError, Notice
+from vitrail.errors import ConfigError, DataError, Notice, nearest
 
 if TYPE_CHECKING:
     from vitrail.training.run import Run
@@ -26,12 +26,12 @@ def train(options: argparse.Namespace) -> None:
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
-        where = {"device": options.device, "shard": options.shard, "model": options.model}
+        where = {"device": options.device, "shard": options.shard}
         _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
-    what = {"model": options.model, "recipe": options.recipe, "start": options.start, "teacher": options.teacher}
+    what = {"recipe": options.recipe, "start": options.start, "teacher": options.teacher}
     what |= {"val": options.val, "device": options.device}
     if options.verify_resume is not None:
         from vitrail.training.verify import verify_resume  # noqa: PLC0415
@@ -47,18 +47,21 @@ def train(options: argparse.Namespace) -> None:
 
 
 def _report(run: "Run") -> None:
-    """Writes a run's report and says where; of many processes, the first one does it."""
+    """Writes a run's report, unless it ended with one before, and says where; the first of many processes does it."""
     from vitrail.training.distributed import is_first  # noqa: PLC0415
 
     if is_first():
-        with busy("writing the report"):
-            file = run.report()
+        file = run.folder / "report.html"
+        if not (run.ended_before and file.is_file()):
+            with busy("writing the report"):
+                file = run.report()
         print(f"report: {file}")  # noqa: T201
 
 
 def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line changes in a recipe; `--set` reaches every key."""
     plain = {
+        "model": options.model,
         "epochs": options.epochs,
         "batch_size": options.batch_size,
         "image_size": options.image_size,
@@ -69,10 +72,20 @@ def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
         "compile": options.compile or None,
     }
     optimiser = {"lr": options.lr, "layer_decay": options.layer_decay}
-    changes = read_changes(options.changes)
+    changes = _keys_set(options)
     changes |= {name: value for name, value in plain.items() if value is not None}
     if asked := {name: value for name, value in optimiser.items() if value is not None}:
         changes["optimiser"] = changes.get("optimiser", {}) | asked
+    return changes
+
+
+def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
+    """What `--set` changes in a recipe; what is no key of one, such as the folder, has an option of its own."""
+    from vitrail.training.config import TrainConfig  # noqa: PLC0415
+
+    changes, known = read_changes(options.changes), [field.name for field in fields(TrainConfig)]
+    if wrong := [name for name in changes if name not in known]:
+        raise ConfigError(f"--set {wrong[0]}: a recipe has no such key; {nearest(wrong[0], known)}")
     return changes
 
 
@@ -124,7 +137,8 @@ def predict(options: argparse.Namespace) -> None:
     for result in shipping.answers(engine, paths, top=options.top):
         results.append(result)
         said = ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in result.answers)
-        line = json.dumps(result.to_dict()) if options.json else result.error or f"{result.path}: {said}"
+        whole = json.dumps(result.to_dict(), ensure_ascii=False)
+        line = whole if options.json else result.error or f"{result.path}: {said}"
         print(line)  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
@@ -168,7 +182,7 @@ def demo(options: argparse.Namespace) -> None:
     from vitrail.training.plan import make_plan  # noqa: PLC0415
     from vitrail.training.run import train as start  # noqa: PLC0415
 
-    changes = read_changes(options.changes)
+    changes = _keys_set(options)
     if options.out is None and (DEMO / "run.json").is_file():
         device(options.device)
         make_plan("demo", recipe="demo", changes=changes)  # a mistake is told before anything is lost

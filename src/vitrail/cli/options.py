@@ -1,7 +1,9 @@
 """What verbs share: how options are read, and how a long operation and a notice look."""
 
 import argparse
+import codecs
 import contextlib
+import io
 import json
 import sys
 import warnings
@@ -53,6 +55,20 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             inner[last] = text
     return changes
+
+
+def escape_letters() -> None:
+    """Lets standard output take every letter: one that its encoding lacks is written as an escape of JSON."""
+    codecs.register_error("vitrail.escapes", _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="vitrail.escapes")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What stands for letters that cannot be encoded, and where the text goes on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def show_report(report: "Report", options: argparse.Namespace) -> None:

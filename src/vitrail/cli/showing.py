@@ -37,7 +37,7 @@ def models(options: argparse.Namespace) -> None:
         size = list(config.image_size)
         rows.append({"name": name, "parameters": parameters, "macs": macs, "image_size": size, "weights": weights})
     if options.json:
-        print(json.dumps(rows, indent=2))  # noqa: T201
+        print(json.dumps(rows, indent=2, ensure_ascii=False))  # noqa: T201
         return
     table = Table("model", "image", "parameters", "GMACs", "weights that fit", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"

@@ -46,7 +46,7 @@ class LinearPatchConfig(PatchConfig, kind="linear"):
 class ConvStemConfig(PatchConfig, kind="conv"):
     """Some 3 x 3 convolutions that halve the image each, then a linear map (Xiao et al. 2021, arXiv:2106.14881).
 
-    Each halving is the last of `convs` convolutions of one width.
+    Each halving is the last of `convs` convolutions of one width; those between the first and the last are residual.
     """
 
     halvings: Count = 3
@@ -123,12 +123,10 @@ class ConvStem(nn.Module):
         widths = [max(dim >> (config.halvings - 1 - index), 1) for index in range(config.halvings)]
         steps: list[nn.Module] = []
         for width in widths:
-            for stride in [1] * (config.convs - 1) + [2]:
-                steps += [
-                    nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
-                    nn.BatchNorm2d(width),
-                    nn.ReLU(),
-                ]
+            for left in reversed(range(config.convs)):
+                step = [nn.Conv2d(channels, width, 3, 1 if left else 2, padding=1, bias=False), nn.BatchNorm2d(width)]
+                between = 0 < left < config.convs - 1
+                steps += [*([_Added(*step)] if between else step), nn.ReLU()]
                 channels = width
         self.steps = nn.Sequential(*steps)
         self.projection = nn.Conv2d(widths[-1], dim, 1)
@@ -136,3 +134,16 @@ class ConvStem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """B C H W -> B N D."""
         return self.projection(self.steps(images)).flatten(2).transpose(1, 2)  # B D h w -> B N D
+
+
+class _Added(nn.Module):
+    """What some layers make of a map, added to it: B D h w -> B D h w."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(*layers)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B D h w -> B D h w."""
+        added: Tensor = maps + self.branch(maps)
+        return added

@@ -75,8 +75,10 @@ class Logs:
     def resume(self, step: int) -> None:
         """Forgets what was logged after a step: the run is about to live through it again."""
         if self.main and self.file.is_file():
-            lines = [line for line in self.file.read_text().splitlines() if _step(line) <= step]
-            write_atomically(self.file, lambda new: new.write_text("".join(f"{line}\n" for line in lines)))
+            logged = self.file.read_text()
+            kept = "".join(f"{line}\n" for line in logged.splitlines() if _step(line) <= step)
+            if kept != logged:  # a run that is over is left as it is
+                write_atomically(self.file, lambda new: new.write_text(kept))
 
     def say(self, sentence: str) -> None:
         """One line for the person at the terminal."""

@@ -8,12 +8,14 @@ metrics.jsonl, run.json (everything that was decided) and checkpoints/; task.saf
 beside its model, such as a decoder.
 """
 
+import inspect
 import json
 import platform
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from vitrail import __version__
 from vitrail.data.batches import Batches
 from vitrail.data.cache import Packed
 from vitrail.data.dataset import Dataset
-from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
+from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported, nearest
 from vitrail.hardware import device as choose_device
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
@@ -49,6 +51,16 @@ from vitrail.training.plan import Plan, Source, Teacher, make_plan, plan_to_dict
 from vitrail.training.step import own_stream
 from vitrail.training.validate import numbers
 
+_RUNS = Path("runs")  # where a run goes whose folder was not named
+# What options of the command line are called here, where it is not their own name.
+_IN_PYTHON = {
+    "out": "folder=",
+    "from": "start=",
+    "log": "sinks=",
+    "lr": 'optimiser={"lr": ...}',
+    "layer_decay": 'optimiser={"layer_decay": ...}',
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -60,6 +72,7 @@ class Run:
     task: Task
     metrics: Mapping[str, float]
     history: Sequence[Mapping[str, Any]]
+    ended_before: bool = False  # whether nothing was left to train when it was resumed
 
     @property
     def model(self) -> Backbone:
@@ -147,6 +160,7 @@ def train(
     `resume` goes on with the run in `folder`, bit by bit as if it had never stopped. Under torchrun all processes
     train together; one that torchrun restarted resumes by itself. What was chosen, and why, is said on the way.
     """
+    _check_keywords(changes)
     where = choose_device(device)
     with join(where) as world:
         goes_on = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
@@ -157,6 +171,8 @@ def train(
         elif resume or data is None:
             raise ConfigError("train needs data, or resume=True and the folder of a run")
         else:
+            if world.main:
+                _check_place(_RUNS if folder is None else Path(folder))
             kind = {"model": model, "recipe": recipe, "start": start, "teacher": teacher, "val": val}
             plan = make_plan(data, **kind, changes=changes)  # type: ignore[arg-type]  # a plain dict of keywords
             place = world.collect(_folder(folder, plan))[0]
@@ -170,9 +186,34 @@ def train(
                     loop.resume()
                 elif world.main:
                     _begin(plan, loop, val)
+                ended_before = loop.over
                 _learn(loop)
                 world.wait()  # until the best model is written
-                return finish(plan, packs, loop)
+                return finish(plan, packs, loop, ended_before=ended_before)
+
+
+def _check_keywords(changes: Mapping[str, Any]) -> None:
+    """Refuses a keyword that neither `train` nor a recipe has, and names the one that was meant."""
+    options = [field.name for field in fields(TrainConfig)]
+    for name in changes:
+        if name not in options:
+            if name in _IN_PYTHON:
+                hint = f"what the command line calls --{name.replace('_', '-')} is {_IN_PYTHON[name]} in Python"
+            else:
+                hint = nearest(name, {*options, *inspect.signature(train).parameters} - {"changes"})
+            raise ConfigError(f"{name} is not an option of train or of a recipe; {hint}")
+
+
+def _check_place(folder: Path) -> None:
+    """Refuses a place where nothing can be written, before any work is done for it; leaves nothing there."""
+    there = folder
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryDirectory(prefix=".vitrail-", dir=there):
+            return
+    except OSError as error:
+        why = f"nothing can be written to {there} ({error.strerror})"
+        raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)") from error
 
 
 def _learn(loop: Loop) -> None:
@@ -192,7 +233,7 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
         return Path(folder)
     name = f"{plan.data.train.name.strip('/').split('/')[-1]}-{plan.config.model}".replace(" ", "-")
     name += "" if plan.config.pretrain is None else f"-{plan.config.pretrain.kind}"
-    taken = [Path("runs", name), *(Path("runs", f"{name}-{number}") for number in range(2, 10_000))]
+    taken = [_RUNS / name, *(_RUNS / f"{name}-{number}" for number in range(2, 10_000))]
     return next(place for place in taken if not place.exists())
 
 
@@ -222,11 +263,13 @@ def _measured(plan: Plan, task: Task, packed: Packed, device: torch.device) -> d
     return numbers(measure(task, batches, prepare=preparation(plan)).results)
 
 
-def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
+def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
     """The best model of a run that is over, judged once on the test images where there are some."""
     folder, progress = loop.folder, loop.progress
     if progress.best is None:
         raise TrainingError(f"no validation gave a finite {loop.learner.task.best_metric}; {folder} has no best model")
+    if ended_before:
+        loop.logs.say(_ended(plan, loop))
     best = json.loads((folder / "best.json").read_text())
     thresholds = best.pop("thresholds", None)
     task = plan.finished(load(folder), thresholds)
@@ -240,4 +283,23 @@ def finish(plan: Plan, packs: Packs, loop: Loop) -> Run:
         metrics |= {f"test_{name}": value for name, value in found.items()}
     told = [f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics]
     loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(told)}; the model is in {folder}")
-    return Run(folder=folder, plan=plan, packs=packs, task=task, metrics=metrics, history=tuple(progress.history))
+    return Run(
+        folder=folder,
+        plan=plan,
+        packs=packs,
+        task=task,
+        metrics=metrics,
+        history=tuple(progress.history),
+        ended_before=ended_before,
+    )
+
+
+def _ended(plan: Plan, loop: Loop) -> str:
+    """What is said to someone who goes on with a run that is over: why it is, and how to train its model on."""
+    done, epochs, folder = loop.progress.epoch, plan.config.epochs, loop.folder
+    early = "stopped early, " if done < epochs else ""
+    more = shlex.join(["vitrail", "train", plan.source or "DATA", "--from", str(folder)])
+    return (
+        f"{folder} had ended already, {early}after {done} of {epochs} epochs: nothing is left to train, and its model "
+        f"is in {folder / 'model.safetensors'}; to train on, begin a new run from it: {more}"
+    )

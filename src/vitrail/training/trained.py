@@ -19,13 +19,13 @@ from vitrail.config import from_dict
 from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.decode import SUFFIXES as PICTURES
 from vitrail.data.doctor import Cost
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, nearest
 from vitrail.hardware import autocast, precision
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
-from vitrail.models.checkpoint.files import PICKLES
+from vitrail.models.checkpoint.files import PICKLES, is_word
 from vitrail.models.checkpoint.hub import PREFIX
-from vitrail.models.registry import create
+from vitrail.models.registry import create, is_known, presets
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import find_packaged
 from vitrail.profiling import describe, sketch
@@ -108,7 +108,22 @@ def open_trained(source: str | Path = PACKAGED) -> Trained:
 
 def place_of(source: str | Path) -> str | Path:
     """Where weights lie: what was named, or the folder of those that ship with the package."""
-    return find_packaged() if source == PACKAGED else source
+    if source == PACKAGED:
+        return find_packaged()
+    _refuse_misspelt(str(source))
+    return source
+
+
+def _refuse_misspelt(source: str) -> None:
+    """Tells the nearest of all that a word could name: the packaged model, a run below runs/, a file here, a model."""
+    if Path(source).exists() or not is_word(Path(source)) or is_known(source):
+        return
+    runs = {file.parent.name: str(file.parent) for file in Path("runs").glob("*/run.json")}
+    hint = nearest(source, [PACKAGED, *runs, *presets(), *(item.name for item in Path().iterdir())])
+    for name, place in runs.items():
+        hint = hint.replace(f"{name!r}?", f"{place!r}?")
+    if hint.startswith("did you mean"):
+        raise CheckpointError(f"there is no {source}; {hint}")
 
 
 def _of_checkpoint(source: str, model: Backbone, normalisation: Normalisation | None) -> Trained:
