@@ -215,7 +215,7 @@ def test_an_empty_data_set_is_refused(tmp_path):
 def test_a_changed_data_set_is_packed_again_with_a_notice(tmp_path):
     packed(Pictures(noise(8)), tmp_path)
     changed = Pictures(255 - noise(8), fingerprint="2")
-    with pytest.warns(Notice, match="built again: the data set has changed since"):
+    with pytest.warns(Notice, match="built again: the data set, or which part of it is asked for, has changed since"):
         result = packed(changed, tmp_path)
     assert torch.equal(result.images, changed.images)
     assert len(list(tmp_path.glob("*.pack"))) == 1

@@ -196,7 +196,7 @@ def _open(dataset: Dataset, path: Path, expected: dict[str, Any], *, verify: boo
     """The packed images of a file that is whole and of this data set; Unusable or OSError otherwise."""
     pixels, about = cache_file.read(path, whole=verify)
     if {key: about[key] for key in expected} != expected:
-        raise cache_file.Unusable("the data set has changed since")
+        raise cache_file.Unusable("the data set, or which part of it is asked for, has changed since")
     broken = {int(index): reason for index, reason in about["broken"].items()}
     images = pixels.view(len(dataset) - len(broken), expected["channels"], *expected["size"])  # M C H W
     return _packed(dataset, images, broken, about["pixels"])
