@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from registered import randomise
 
 from vitrail.errors import InputError
-from vitrail.layers.patch import ConvStemConfig, LinearPatchConfig, patchify
+from vitrail.layers.conv_stem import ConvStemConfig
+from vitrail.layers.patch import LinearPatchConfig, patchify
 
 
 def embed(channels=3, **options):
@@ -89,7 +90,7 @@ def test_a_conv_stem_halves_the_image_and_doubles_the_width(halvings, grid):
     stem = config.build(2, 32)
     assert config.grid((32, 48)) == grid
     assert stem(torch.randn(2, 2, 32, 48)).shape == (2, grid[0] * grid[1], 32)
-    widths = [layer.out_channels for layer in stem.steps if isinstance(layer, torch.nn.Conv2d)]
+    widths = [layer.out_channels for layer in stem.steps.modules() if isinstance(layer, torch.nn.Conv2d)]
     assert widths == [32 >> (halvings - 1 - index) for index in range(halvings)]
 
 

@@ -69,11 +69,11 @@ def test_convolutions_are_turned_but_not_the_one_that_reads_pixels_nor_those_of_
     optimiser = build(model, OptimiserConfig(kind="muon"), torch.device("cpu"))
     turned = {name for group in optimiser.param_groups if group["matrices"] for name in group["names"]}
     convolutions = {name for name, parameter in model.named_parameters() if parameter.ndim == 4}
-    assert convolutions & turned == {"backbone.patch.steps.3.weight", "backbone.patch.projection.weight"}
+    assert convolutions & turned == {"backbone.patch.steps.1.conv.weight", "backbone.patch.projection.weight"}
     single = {name for name in convolutions - turned if model.get_parameter(name).shape[1] == 1}
-    assert convolutions - turned == single | {"backbone.patch.steps.0.weight"}
+    assert convolutions - turned == single | {"backbone.patch.steps.0.conv.weight"}
     assert single
-    weight = model.get_parameter("backbone.patch.steps.3.weight")
+    weight = model.get_parameter("backbone.patch.steps.1.conv.weight")
     before = weight.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)

@@ -42,26 +42,6 @@ class LinearPatchConfig(PatchConfig, kind="linear"):
         return LinearPatch(channels, dim, self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvStemConfig(PatchConfig, kind="conv"):
-    """Some 3 x 3 convolutions that halve the image each, then a linear map (Xiao et al. 2021, arXiv:2106.14881).
-
-    Each halving is the last of `convs` convolutions of one width; those between the first and the last are residual.
-    """
-
-    halvings: Count = 3
-    convs: Count = 1
-
-    def grid(self, image_size: tuple[int, int]) -> Grid:
-        """Rows and columns of tokens for an image of H W pixels, or an error that names a size that fits."""
-        step = (2**self.halvings, 2**self.halvings)
-        return patch_grid(image_size, step, step)
-
-    def build(self, channels: int, dim: int) -> nn.Module:
-        """The layer: B C H W -> B N D, rows first."""
-        return ConvStem(channels, dim, self)
-
-
 def patch_grid(
     image_size: tuple[int, int], size: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int] = (0, 0)
 ) -> Grid:
@@ -113,37 +93,3 @@ class PatchConv(nn.Conv2d):
         # Without overlap it is a matrix product, which beats cuDNN's convolution by far in bf16: 0.22 against 2.15 ms
         # for a batch of 256 at ViT-B/16 on an H200.
         return F.linear(patchify(images, (self.kernel_size[0], self.kernel_size[1])), self.weight.flatten(1), self.bias)
-
-
-class ConvStem(nn.Module):
-    """B C H W -> B N D: the width doubles with each halving, up to that of the tokens."""
-
-    def __init__(self, channels: int, dim: int, config: ConvStemConfig) -> None:
-        super().__init__()
-        widths = [max(dim >> (config.halvings - 1 - index), 1) for index in range(config.halvings)]
-        steps: list[nn.Module] = []
-        for width in widths:
-            for left in reversed(range(config.convs)):
-                step = [nn.Conv2d(channels, width, 3, 1 if left else 2, padding=1, bias=False), nn.BatchNorm2d(width)]
-                between = 0 < left < config.convs - 1
-                steps += [*([_Added(*step)] if between else step), nn.ReLU()]
-                channels = width
-        self.steps = nn.Sequential(*steps)
-        self.projection = nn.Conv2d(widths[-1], dim, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """B C H W -> B N D."""
-        return self.projection(self.steps(images)).flatten(2).transpose(1, 2)  # B D h w -> B N D
-
-
-class _Added(nn.Module):
-    """What some layers make of a map, added to it: B D h w -> B D h w."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(*layers)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """B D h w -> B D h w."""
-        added: Tensor = maps + self.branch(maps)
-        return added

@@ -10,6 +10,7 @@ from vitrail.config import Count, CountFromZero, Positive, Rate
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
+from vitrail.layers.conv_stem import ConvStemConfig  # noqa: F401  (it registers its kind)
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, StarReLUConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig, UnbiasedLayerNormConfig
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
