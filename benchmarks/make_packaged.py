@@ -29,6 +29,7 @@ from vitrail.deploy.engine import open_engine
 from vitrail.models.checkpoint import load, save
 from vitrail.models.checkpoint.files import write_json
 from vitrail.packaged import FILES, MAX_BYTES, packaged_folder
+from vitrail.training.assemble import pack_split
 from vitrail.training.plan import Plan, read_plan
 from vitrail.training.trained import Trained, open_trained
 
@@ -81,7 +82,7 @@ def check(plan: Plan, run: Path, new: Path, device: str) -> tuple[dict[str, floa
     for name, part in (("validation", plan.data.val), ("test", plan.data.test)):
         if part is None:
             continue
-        images = plan.pack(part, learning=False)
+        images = pack_split(plan, part, learning=False)
         first, second = answers(before, images), answers(after, images)
         changed = int((first != second).any(dim=1).sum())
         shares = f"{100 * right(first, images.labels):.2f} % -> {100 * right(second, images.labels):.2f} %"

@@ -3,12 +3,12 @@
 python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
 
 Each recipe after the first begins with the model of the one before. The test images are looked at once, by the last.
+recipes.json beside this holds what was measured; `--json` adds to such a file, or replaces what it knew of a seed.
 """
 
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,8 +21,10 @@ from rich.table import Table
 import vitrail
 
 
-def measure(recipes: list[str], data: str, seed: int, val: float, folder: Path) -> dict[str, Any]:
-    began, start, run = time.perf_counter(), None, None
+def measure(
+    recipes: list[str], data: str, *, seed: int, val: float, folder: Path, start: str | Path | None
+) -> dict[str, Any]:
+    began, run = time.perf_counter(), None
     for recipe in recipes:
         place = folder / f"{recipe}-{seed}"
         run = vitrail.train(data, recipe=recipe, folder=place, start=start, val=val, seed=seed, silent=True)
@@ -44,6 +46,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--val", type=float, default=0.02, help="share of the training images that is held out")
+    parser.add_argument("--from", dest="start", help="weights with which the first recipe begins")
     parser.add_argument("--out", type=Path, help="keep the runs here")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -51,7 +54,8 @@ def main() -> None:
         folder = arguments.out or Path(temporary)
         rows = []
         for seed in arguments.seeds:
-            rows.append(measure(arguments.recipes, arguments.data, seed, arguments.val, folder))
+            kind = {"val": arguments.val, "folder": folder, "start": arguments.start}
+            rows.append(measure(arguments.recipes, arguments.data, seed=seed, **kind))
             print(rows[-1], flush=True)
     table = Table("seed", "seconds", "validation", "test", title=" > ".join(arguments.recipes))
     for row in rows:
@@ -62,9 +66,18 @@ def main() -> None:
     if tests:
         print(f"median test accuracy {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
     if arguments.json:
-        where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        about = {"command": " ".join(sys.argv), "device": where, "torch": torch.__version__, "rows": rows}
-        arguments.json.write_text(json.dumps(about, indent=2) + "\n")
+        record(arguments.json, " > ".join(arguments.recipes), rows)
+
+
+def record(file: Path, chain: str, rows: list[dict[str, Any]]) -> None:
+    """Adds what was measured of a chain of recipes to a file, in the place of what it knew of the same seeds."""
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    seeds = {row["seed"] for row in rows}
+    known = json.loads(file.read_text()) if file.exists() else []
+    kept = [row for row in known if (row["recipes"], row["seed"]) not in {(chain, seed) for seed in seeds}]
+    fresh = [{"recipes": chain, **row, "device": where, "torch": torch.__version__} for row in rows]
+    lines = [json.dumps(row) for row in sorted(kept + fresh, key=lambda row: (row["recipes"], row["seed"]))]
+    file.write_text("[\n" + ",\n".join(f"  {line}" for line in lines) + "\n]\n")
 
 
 if __name__ == "__main__":

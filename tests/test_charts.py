@@ -35,6 +35,20 @@ def test_ticks_are_round_and_enclose(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.75, 0.75, [0.2, 0.4, 0.6, 0.8, 1]),  # 1.2 would follow
+        (1.0, 1.0, [0.4, 0.6, 0.8, 1]),
+        (0.0, 0.0, [0, 0.2, 0.4, 0.6]),
+        (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]),
+        (-0.5, -0.5, [-0.5, -0.4, -0.3, -0.2]),  # what is there is shown
+    ],
+)
+def test_ticks_of_shares_stay_within_what_is_possible(low, high, expected):
+    assert ticks(low, high, within=(0.0, 1.0)) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (nan, 1.0), (0.0, float("inf"))])
 def test_ticks_refuse_what_is_no_range(low, high):
     with pytest.raises(ConfigError, match="an axis cannot go from"):
@@ -95,6 +109,12 @@ def test_the_best_is_ringed_and_the_floor_is_reached():
     assert tuple(map(float, ring.groups())) == spots(svg, "a")[1]
     assert ">0</text>" in svg
     assert 'viewBox="0 0 300 170"' in svg
+
+
+def test_a_curve_stays_within_what_is_possible():
+    level = [Curve("a", ((1, 0.75), (2, 0.75)))]
+    assert ">1.2<" in curves("x", level)
+    assert ">1.2<" not in curves("x", level, within=(0.0, 1.0))
 
 
 def test_names_are_escaped():

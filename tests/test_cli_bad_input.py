@@ -183,6 +183,19 @@ def test_a_recipe_with_a_misspelt_key(photos: Path, tmp_path: Path, capsys: pyte
     assert "did you mean 'weight_decay'?" in told
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("epochs: 3\noptimiser: {lr: 1e-3\nema: 0.9\n", ", line 3, is no YAML: expected ',' or '}', but got ':'"),
+        ("epochs: 3\n\tema: 0.9\n", ", line 2, is no YAML: found character '\\t' that cannot start any token"),
+    ],
+)
+def test_a_recipe_that_is_no_yaml(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(text)
+    assert refused(["train", "demo", "--recipe", str(recipe)], capsys) == f"vitrail: error: recipe {recipe}{says}"
+
+
 def other_model(run: Path) -> list[str]:
     return ["--model", "vit32_base"]
 
@@ -200,6 +213,12 @@ def no_checkpoint(run: Path) -> list[str]:
     return []
 
 
+def damaged_checkpoints(run: Path) -> list[str]:
+    for file in (run / "checkpoints").iterdir():
+        file.write_bytes(b"0" * 100)
+    return []
+
+
 def damaged_plan(run: Path) -> list[str]:
     (run / "run.json").write_text("{")
     return []
@@ -209,7 +228,8 @@ RESUMES = {
     other_model: "recipe.model was vit32_small, is vit32_base",
     other_recipe: "recipe.epochs was 2, is 5",
     other_start: "leave out --from",
-    no_checkpoint: "holds no checkpoint to resume from; start it without resume",
+    no_checkpoint: "holds no checkpoint to resume from; begin it anew, without --resume",
+    damaged_checkpoints: "is whole, so it cannot go on; begin it anew in another folder (--out), or delete ",
     damaged_plan: "run.json is damaged",
 }
 
@@ -222,6 +242,21 @@ def test_a_resume_as_another_run(
     before = contents(begun)
     assert RESUMES[spoil] in refused(["train", "--resume", str(begun), "--device", "cpu", *more], capsys)
     assert contents(begun) == before
+
+
+def test_a_run_without_a_whole_checkpoint_can_be_begun_anew_as_is_said(
+    begun: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged_checkpoints(begun)
+    words = ["train", str(photos), "--epochs", "1", "--out", str(begun), *MODEL]
+    told = f"holds a run already; go on with it (vitrail train --resume {begun}), or choose another folder (--out)"
+    assert told in refused(words, capsys)
+    told = refused(["train", "--resume", str(begun), "--device", "cpu"], capsys)
+    assert f"no checkpoint of {begun} is whole" in told
+    assert f"delete {begun / 'checkpoints'} and begin it here" in told
+    shutil.rmtree(begun / "checkpoints")
+    assert main(words) == 0
+    assert len((begun / "metrics.jsonl").read_text().splitlines()) == 1  # nothing of the run before
 
 
 def test_a_resume_on_other_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,8 +333,47 @@ def test_a_file_in_the_place_of_a_folder(photos: Path, tmp_path: Path, capsys: p
         told = refused(["train", str(photos), "--epochs", "1", "--out", str(tmp_path / out), *MODEL], capsys)
         assert f"the run cannot be kept in {tmp_path / out}" in told
     told = refused(["info", "vit32_small", "--html", str(tmp_path / "file" / "page.html")], capsys)
-    assert told == f"vitrail: error: {tmp_path / 'file' / 'page.html'}: Not a directory"
+    why = f"nothing can be written to {tmp_path / 'file'} (Not a directory); choose another place"
+    assert told == f"vitrail: error: {tmp_path / 'file' / 'page.html'} cannot be written: {why}"
     assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "packaged", "x.jpg", "--out", "file/x.csv"],
+        ["eval", "packaged", "demo", "--html", "file/x.html"],
+        ["doctor", "demo", "--html", "file/x.html"],
+        ["probe", "packaged", "demo", "--out", "file/x.html"],
+        ["export", "packaged", "--out", "file/dist"],
+        ["convert", "packaged", "file/new"],
+        ["models", "--page", "file/docs"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_cannot_be_written_is_told_before_the_work(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    place = next(word for word in words if word.startswith("file/"))
+    told = f"{place} cannot be written: nothing can be written to file (Not a directory); choose another place"
+    assert refused(words, capsys) == f"vitrail: error: {told}"
+
+
+def test_a_disk_that_fills_under_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(self: Path, *_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+        patch.setattr(Path, "write_text", full)
+        told = refused(["info", "vit32_small", "--html", str(page)], capsys)
+    assert told == (
+        f"vitrail: error: {page}: No space left on device; make room there, see to its permissions, or choose another "
+        "place"
+    )
 
 
 def test_a_cache_that_cannot_be_kept(

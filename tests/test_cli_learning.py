@@ -20,6 +20,7 @@ from vitrail.cli import main, parser
 from vitrail.errors import ConfigError
 from vitrail.models.checkpoint import hub
 from vitrail.models.checkpoint.timm import Timm
+from vitrail.report import Report
 from vitrail.training.config import TrainConfig
 
 
@@ -129,8 +130,25 @@ def test_eval_judges_other_images(
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     page = tmp_path / "page.html"
     assert main(["eval", str(run), str(photos), "--json", "--html", str(page), "--device", "cpu"]) == 0
-    assert "accuracy" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "accuracy" in shown.out
+    told = f"of these 90 images, {run} learned from 81 and chose its best epoch by 9"
+    assert told in shown.err
+    assert told in json.loads(shown.out)["sections"][0]["text"]
     assert page.read_text().lower().startswith("<!doctype html>")
+
+
+def test_doctor_audits_the_split_of_a_seed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def seen(*_: object, seed: int, **__: object) -> Report:
+        seeds.append(seed)
+        return Report("seen", ())
+
+    monkeypatch.setattr("vitrail.data.doctor.examine", seen)
+    monkeypatch.setattr("vitrail.training.trained.training_pace", lambda *_, **__: 1.0)
+    assert main(["doctor", str(photos)]) == main(["doctor", str(photos), "--seed", "3"]) == 0
+    assert seeds == [0, 3]
 
 
 def test_doctor_sees_what_is_wrong(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +209,7 @@ def test_fine_tuning_from_the_hub(
     assert not torch.equal(model.state_dict()[moves], from_the_hub[moves])
     assert model.state_dict().keys() == from_the_hub.keys()  # nothing of LoRA is left
     recipe = json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]
-    assert recipe["optimiser"]["layer_decay"] == (0.5 if "--layer-decay" in words else 0.75)
+    assert recipe["optimiser"]["layer_decay"] == (0.5 if "--layer-decay" in words else None)
     assert "hf-hub:timm/tiny" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -225,6 +243,11 @@ def test_the_demo_trains_reports_and_replaces_itself_alone(
         (["train", "nowhere/"], "nowhere"),
         (["train", "demo", "--recipe", "dmeo"], "did you mean 'demo'?"),
         (["train", "demo", "--set", "epoch=3"], "did you mean 'epochs'?"),
+        (
+            ["train", "demo", "--set", "learning_rate=1"],
+            "--set learning_rate: a recipe has no such key; here that is opt",
+        ),
+        (["train", "demo", "--lora", "8", "--model", "vit32_small"], "name some with --from"),
         (["train", "demo", "--set", "model=vit32_smal"], "did you mean 'vit32_small'?"),
         (["train", "demo", "--set", "folder=x"], "--set folder: a recipe has no such key"),
         (["demo", "--set", "device=cpu"], "--set device: a recipe has no such key"),

@@ -209,7 +209,7 @@ def test_mistakes_get_one_sentence(run: str, photos: Path, tmp_path: Path, capsy
         ([cnn, good, "--layers", "0", "--out", page], "ResNet has no attention to look at"),
         ([cnn, good, "--statistics"], "ResNet has no attention to look at"),
         (["nowhere", good], "there is no nowhere"),
-        ([run, good, "--out", str(tmp_path / "text.jpg" / "page.html")], "the page cannot be written to"),
+        ([run, good, "--out", str(tmp_path / "text.jpg" / "page.html")], "nothing can be written to"),
     ]:
         assert says in refused(["explain", *words], capsys)
     assert not Path(page).exists()

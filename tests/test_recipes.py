@@ -1,5 +1,7 @@
 """Every recipe of the package can be read, says where its figures come from, and builds its model."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from vitrail.errors import ConfigError
 from vitrail.models.registry import create
 from vitrail.recipes import list_recipes, read_recipe, recipe_text
 from vitrail.training.config import TrainConfig, change
+
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "recipes.json"
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -20,6 +24,15 @@ def test_a_recipe_is_valid_and_its_header_tells_command_hardware_seed_and_result
     assert f"--recipe {name}" in header or name == "demo"
     with torch.device("meta"):
         create(config.model, **config.options)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_header_tells_each_result_that_was_measured(name: str) -> None:
+    measured = [row for row in json.loads(MEASURED.read_text()) if row["recipes"].split(" > ")[-1] == name]
+    header = recipe_text(name).split("\nmodel:")[0]
+    told = {f"{100 * row['test']:.2f}" for row in measured}
+    assert bool(told) != name.endswith("-mae")  # which classifies nothing
+    assert told <= set(re.findall(r"\d+\.\d\d(?= %| to|, | and)", header))
 
 
 def test_the_recipes_of_the_package() -> None:

@@ -18,11 +18,13 @@ from vitrail.errors import ConfigError
 
 Show = Callable[[float], str]
 Points = Mapping[float, float]  # y by x
+Range = tuple[float, float]
 
 _WIDTH, _HEIGHT = 420, 230  # of the picture, in its own units; a page scales it
 _SMALL = 300, 170  # of a small one
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 22, 26  # margins around the plot
 _MOST_STOPS = 120  # places where a pointer finds something: more would be narrower than a pixel
+_ANYWHERE = (-math.inf, math.inf)
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -63,13 +65,16 @@ class _Plot(NamedTuple):
     show: Show
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that enclose low to high: steps of 1, 2, 2.5 or 5 times a power of ten."""
+def ticks(low: float, high: float, count: int = 5, *, within: Range = _ANYWHERE) -> list[float]:
+    """About `count` round numbers that enclose low to high: steps of 1, 2, 2.5 or 5 times a power of ten.
+
+    They stay `within` what is possible, such as 0 to 1 for shares, unless the values do not.
+    """
     if not (isfinite(low) and isfinite(high) and low <= high):
         raise ConfigError(f"an axis cannot go from {low:g} to {high:g}; it needs two numbers in rising order")
     if high - low < 1e-12 * max(abs(low), abs(high), 1e-12):
         half = abs(low) / 2 or 0.5
-        low, high = low - half, high + half
+        low, high = min(low, max(low - half, within[0])), max(high, min(high + half, within[1]))
     rough = (high - low) / max(count - 1, 1)
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in _STEPS if factor * power >= rough * 0.999)
@@ -98,10 +103,13 @@ def curves(
     show: Show = plain,
     mark: tuple[float, float] | None = None,
     floor: float | None = None,
+    within: Range = _ANYWHERE,
     small: bool = False,
     key: bool = False,
 ) -> str:
-    """One or two curves with axes, as SVG; `mark` rings a point of the last, and the y axis reaches `floor`.
+    """One or two curves with axes, as SVG; `mark` rings a point of the last.
+
+    The y axis reaches `floor`, and stays `within` what is possible.
 
     `key` writes the names of the curves above the plot, where no caption tells them, and that of x below its values.
     """
@@ -113,7 +121,7 @@ def curves(
     places = sorted({place for _, points in known for place in points})
     if not values:
         raise ConfigError(f"the chart {title!r} has no points")
-    levels = ticks(min(values) if floor is None else min(floor, *values), max(values))
+    levels = ticks(min(values) if floor is None else min(floor, *values), max(values), within=within)
     half = 0.5 if len(places) == 1 else 0.0
     across = _Scale(places[0] - half, places[-1] + half, _LEFT, width - _RIGHT)
     plot = _Plot(across, _Scale(levels[0], levels[-1], height - _BOTTOM, _TOP), x, show)

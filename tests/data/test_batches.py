@@ -1,13 +1,16 @@
 """Batches: an order that (seed, epoch) alone decides, on any number of processes, from any point."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
+from small_data import grey_squares
 
 from vitrail.data import batches as module
 from vitrail.data.batches import Batches
-from vitrail.data.cache import Packed
+from vitrail.data.cache import Packed, pack
+from vitrail.data.dataset import Subset
 from vitrail.errors import ConfigError
 
 COUNT = 23
@@ -20,15 +23,26 @@ def packed(count=COUNT):
     return Packed(images=images, labels=torch.arange(count) * 10, ids=ids, classes=("a",), name="numbers")
 
 
-@pytest.fixture(params=["resident", "ahead"])
+def part_of_many(count):
+    """The same images, scattered among three times as many."""
+    alone = packed(count)
+    rows = torch.randperm(3 * count, generator=torch.Generator().manual_seed(4))[:count]
+    images = torch.full((3 * count, 3, 4, 4), 255, dtype=torch.uint8)
+    images[rows] = alone.images
+    return replace(alone, images=images, rows=rows)
+
+
+@pytest.fixture(params=["resident", "ahead", "part, resident", "part, ahead"])
 def make(request, monkeypatch):
-    """Batches, kept on the device, or collected ahead by a thread."""
-    monkeypatch.setattr(module, "RESIDENT", 0.2 if request.param == "resident" else 0.0)
+    """Batches, kept on the device, or collected ahead by a thread, of all images in a file or of some."""
+    resident = request.param.endswith("resident")
+    monkeypatch.setattr(module, "RESIDENT", 0.2 if resident else 0.0)
 
     def build(count=COUNT, **options):
         defaults = {"batch_size": 4, "seed": 0, "shuffle": True, "device": "cpu"}
-        made = Batches(packed(count), **(defaults | options))
-        assert made.resident == (request.param == "resident")
+        data = part_of_many(count) if request.param.startswith("part") else packed(count)
+        made = Batches(data, **(defaults | options))
+        assert made.resident == resident
         return made
 
     return build
@@ -78,6 +92,16 @@ def test_order_depends_on_seed_and_epoch_alone(make):
 
 def test_order_is_the_same_for_ever():
     assert Batches(packed(8), batch_size=8, seed=5, shuffle=True, device="cpu").order(2).tolist() == GOLDEN
+
+
+def test_a_small_part_of_many_does_not_fill_a_device():
+    some, most = part_of_many(8), packed(8)
+    most = replace(most, rows=torch.arange(1, 8), ids=most.ids[1:], labels=most.labels[1:])
+    for data, kept in ((some, 8), (most, 8)):  # of 24 images, and of 8
+        batches = Batches(data, batch_size=4, seed=0, shuffle=False, device="meta")
+        assert batches.resident
+        assert len(batches._images) == kept
+        assert [len(batch.images) for batch in batches.epoch(0)] == [4, len(data) - 4]
 
 
 def test_first_places_are_spread_evenly():
@@ -157,6 +181,50 @@ def test_giving_up_early_ends_the_thread(monkeypatch):
     iterator.close()
     assert len(made) < 10
     assert "batches" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_later_epochs_decode_nothing(tmp_path, monkeypatch):
+    class Counted(Subset):
+        reads = 0
+
+        def read(self, index):
+            self.reads += 1
+            return super().read(index)
+
+    monkeypatch.setattr(module, "RESIDENT", 0.0)
+    source = Counted(grey_squares(12, size=8), range(12))
+    source.array = None  # as if each were a file
+    batches = Batches(
+        pack(source, size=(8, 8), channels=1, folder=tmp_path), batch_size=4, seed=0, shuffle=True, device="cpu"
+    )
+    assert source.reads == 12
+    for epoch in range(3):
+        for batch in batches.epoch(epoch):
+            assert torch.equal(batch.images, source.whole.array[batch.ids])
+    assert source.reads == 12
+
+
+def test_the_next_batches_are_prepared_while_a_step_runs(monkeypatch):
+    """The step itself waits for them, and nobody asks for them meanwhile: without a thread it would wait for ever."""
+    monkeypatch.setattr(module, "RESIDENT", 0.0)
+    batches = Batches(packed(), batch_size=4, seed=0, shuffle=False, device="cpu")
+    copied, ready, prepared = batches._copied, threading.Condition(), []
+
+    def told(part, stream):
+        batch = copied(part, stream)
+        with ready:
+            prepared.append(part)
+            ready.notify_all()
+        return batch
+
+    monkeypatch.setattr(batches, "_copied", told)
+    for step, _ in enumerate(batches.epoch(0)):
+        wanted = min(step + 1 + module._AHEAD, len(batches))
+        with ready:
+            assert ready.wait_for(lambda wanted=wanted: len(prepared) >= wanted, timeout=60), (
+                "nothing is prepared ahead"
+            )
+    assert step == len(batches) - 1
 
 
 def test_an_error_in_the_thread_reaches_the_user(monkeypatch):

@@ -16,8 +16,10 @@ import torch
 from PIL import Image
 
 from vitrail.data import cache_file
+from vitrail.data.broken import Tally
 from vitrail.data.cache import Packed, default_folder, fit, pack
-from vitrail.data.dataset import Dataset, Subset
+from vitrail.data.dataset import Carved, Dataset, Relabelled, Subset
+from vitrail.data.split import carve
 from vitrail.errors import BrokenImage, DataError, InputError, Notice
 
 
@@ -189,7 +191,35 @@ def test_more_than_one_in_a_hundred_broken_stops_and_keeps_nothing(tmp_path):
     with pytest.raises(DataError, match=r"of 300 images cannot be read.*1.0 %.*pictures/3.png.*doctor"):
         packed(dataset, tmp_path)
     assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
-    assert len(packed(dataset, tmp_path, max_broken=0.02)) == 296
+    assert len(packed(dataset, tmp_path, tally=Tally(400))) == 296
+
+
+def test_the_limit_is_of_all_splits_together(tmp_path):
+    parts = [Pictures(noise(count), broken=(1,), name=f"part of {count}") for count in (195, 5)]
+    for _ in range(2):  # built, then opened
+        tally = Tally(200)
+        assert [len(packed(part, tmp_path, tally=tally)) for part in parts] == [194, 4]
+        assert list(tally.found) == ["part of 195/1.png", "part of 5/1.png"]
+        with pytest.raises(
+            DataError, match=r"3 or more of 200 images .*part of 195/1.png.*part of 5/1.png.*third/0.png"
+        ):
+            packed(Pictures(noise(9), broken=(0,), name="third"), tmp_path, tally=tally)
+
+
+def test_far_too_many_broken_stop_long_before_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.data.cache._BLOCK", 10 * 12 * 12 * 3)  # ten images a block
+    dataset = Pictures(noise(1000), broken=range(0, 1000, 2))
+    with pytest.raises(DataError, match="15 or more of 1,000"):
+        packed(dataset, tmp_path)
+    assert dataset.reads <= 60  # three blocks, and those that are decoded ahead
+
+
+def test_a_part_without_a_readable_image_is_refused(tmp_path):
+    for _ in range(2):
+        with pytest.raises(
+            DataError, match=r"no image of pictures can be read: pictures/0.png: not an image; .*add others"
+        ):
+            packed(Pictures(noise(2), broken=(0, 1)), tmp_path, tally=Tally(1000))
 
 
 def test_the_limit_itself_is_allowed(tmp_path):
@@ -316,6 +346,34 @@ def test_a_part_and_the_whole_that_begin_alike_do_not_replace_each_other(tmp_pat
         assert torch.equal(packed(whole, tmp_path).images, whole.images)
         assert torch.equal(packed(part, tmp_path).images, whole.images[[0, 2, 3]])
     assert whole.reads == 9
+
+
+def test_another_choice_of_a_part_decodes_nothing(tmp_path):
+    whole = Pictures(noise(200), broken=(7, 150))
+    for seed in range(3):
+        parts = carve(whole, 0.1, seed)
+        tally, found = Tally(200), []
+        for part in parts:
+            relabelled = Relabelled(part, 2 - part.labels, ("c", "b", "a"))
+            result = packed(relabelled, tmp_path, whole=True, tally=tally)
+            readable = [at for at, number in enumerate(part.indices) if number not in whole.broken]
+            assert result.ids.tolist() == readable
+            assert torch.equal(result.labels, relabelled.labels[readable])
+            assert torch.equal(result.images[result.rows], whole.images[[part.indices[at] for at in readable]])
+            found += [where for where, _ in result.skipped]
+        assert sorted(found) == sorted(tally.found) == ["pictures/150.png", "pictures/7.png"]
+    assert whole.reads == 200
+    assert len(list(tmp_path.glob("*.pack"))) == 1
+
+
+def test_parts_of_one_file_are_told_apart_and_none_may_be_empty(tmp_path):
+    whole = Pictures(noise(12), broken=(4,))
+    one, two = (Carved(whole, indices) for indices in ([0, 1, 2], [3, 1, 5]))  # their labels are equal
+    first, second = (packed(part, tmp_path, whole=True, tally=Tally(200)) for part in (one, two))
+    assert torch.equal(first.labels, second.labels)
+    assert first.checksum() != second.checksum()
+    with pytest.raises(DataError, match=r"no image of pictures can be read: pictures/4.png"):
+        packed(Carved(whole, [4]), tmp_path, whole=True, tally=Tally(200))
 
 
 PROCESS = """

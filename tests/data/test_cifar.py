@@ -43,6 +43,17 @@ def test_folder_and_the_one_above(tmp_path):
     assert found.train.where(5).endswith(":train[5]")
 
 
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_pickles_that_python_3_has_written_again(tmp_path, protocol):
+    folder, made = cifar10(tmp_path)
+    made["batches.meta"] = {b"label_names": [b"airplane", b"cat"]}
+    for name, content in made.items():
+        (folder / name).write_bytes(pickle.dumps(content, protocol=protocol))
+    found = read_cifar(folder)
+    assert found.train.classes == ("airplane", "cat")
+    assert torch.equal(found.test.read(1), torch.from_numpy(made["test_batch"][b"data"][1].reshape(3, 32, 32)))
+
+
 def test_fine_labels_of_cifar100(tmp_path):
     for name, count in (("train", 6), ("test", 2)):
         content = batch(count, ("data", "fine_labels")) | {b"coarse_labels": [0] * count}

@@ -101,6 +101,11 @@ def test_gaps_and_imbalance(folder):
     assert "Fewer than 10 training images: 'dog'" in text
 
 
+def test_an_empty_class_folder_is_told(folder):
+    (folder / "train" / "horse").mkdir()
+    assert advice(look(folder)) == "Folders without an image: 'train/horse'. Add images, or remove them."
+
+
 def test_a_mix_of_kinds_is_told(folder):
     picture("L").save(folder / "train/cat/grey.png")
     picture("RGBA").save(folder / "train/cat/clear.png")

@@ -61,6 +61,25 @@ def test_hidden_and_other_files(tmp_path):
     assert "Files that are no images are left out: 1, such as a/notes.txt" in " ".join(found.notes)
 
 
+def test_folders_without_an_image_are_told(tmp_path):
+    root = tree(tmp_path / "plain", "a/1.png", "b/1.png", "notes/x.txt")
+    for name in ("dog/deep", ".hidden", "__MACOSX"):
+        (root / name).mkdir(parents=True)
+    found = read_folder(root)
+    assert (found.empty, found.train.classes) == (("dog", "notes"), ("a", "b"))
+    assert "Folders without an image are left out: dog, notes." in found.notes
+    assert read_folder(tree(tmp_path / "full", "a/1.png", "b/1.png")).empty == ()
+
+
+def test_splits_and_their_folders_without_an_image_are_told(tmp_path):
+    root = tree(tmp_path, "train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png")
+    for name in ("val", "train/dog", "test/b/deep"):
+        (root / name).mkdir()
+    found = read_folder(root)
+    assert (found.empty, found.val) == (("train/dog", "val"), None)
+    assert "Folders without an image are left out: train/dog, val." in found.notes
+
+
 def test_links_in_a_circle_end(tmp_path):
     root = tree(tmp_path, "a/1.png", "b/1.png")
     (root / "a" / "up").symlink_to(root)

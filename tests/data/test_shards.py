@@ -115,6 +115,13 @@ def test_several_labels(tmp_path):
     assert dataset.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
+def test_several_labels_never_become_one_class(tmp_path):
+    labels = ("red", "blue", "red|blue")
+    files = {f"{name}.{kind}": png(1) if kind == "png" else name for name in labels for kind in ("png", "txt")}
+    with pytest.raises(DataError, match=r"red\|blue has the label 'red\|blue', which would be one class; .* a list in"):
+        read_shards(tar(tmp_path / "a.tar", files))
+
+
 def test_class_names_beside_the_shards(tmp_path):
     tar(tmp_path / "a.tar", plain([1, 2]))
     (tmp_path / "classes.txt").write_text("ant\nbee\n")

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitrail.data.batches import Batches
+from vitrail.data.folder import Files
 from vitrail.data.source import open_data, open_whole, survey
 from vitrail.data.split import counts
 from vitrail.errors import DataError
+from vitrail.training.assemble import prepare_data
+from vitrail.training.distributed import World
+from vitrail.training.logs import Logs
+from vitrail.training.plan import make_plan
 
 
 def photos(root, classes=("cat", "dog"), count=20, prefix=""):
@@ -31,6 +37,23 @@ def test_a_folder_splits_by_itself(tmp_path):
     other = open_data(tmp_path, seed=1)
     assert [other.val.where(i) for i in range(4)] != [splits.val.where(i) for i in range(4)]
     assert len(open_data(tmp_path, val=0.25).val) == 10
+
+
+@pytest.mark.parametrize(("crop", "again"), [("none", 0), ("resized", 8)])
+def test_another_seed_decodes_at_most_what_it_is_judged_by(tmp_path, monkeypatch, crop, again):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    root, opened, read = photos(tmp_path / "photos", count=40), [], Files.read
+    monkeypatch.setattr(Files, "read", lambda self, index: opened.append(self.where(index)) or read(self, index))
+    small = {"image_size": 8, "augment": {"crop": crop}, "options": {"dim": 32, "depth": 2, "num_heads": 2}}
+    for seed, decoded in ((0, 80 + again), (1, again), (2, again)):
+        plan = make_plan(open_data(root, seed=seed), model="vit32_small", changes=small)
+        opened.clear()
+        _, packs = prepare_data(plan, World(), Logs(tmp_path / "run", silent=True))
+        assert (len(packs.train), len(packs.val), len(opened)) == (72, 8, decoded)
+        for packed, part in ((packs.train, plan.data.train), (packs.val, plan.data.val)):
+            batch = next(Batches(packed, batch_size=80, seed=0, shuffle=False, device="cpu").epoch(0))
+            numbers = batch.images[:, 1].flatten(1)[:, 0].tolist()  # how `photos` marks each
+            assert numbers == [int(part.key(index).split("/")[1].removesuffix(".png")) for index in range(len(part))]
 
 
 def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
@@ -118,6 +141,24 @@ def test_survey_does_not_judge(tmp_path):
 def test_names_that_lead_nowhere(source, message):
     with pytest.raises(DataError, match=message):
         open_data(source)
+
+
+def test_a_table_beside_images_is_pointed_to(tmp_path):
+    photos(tmp_path, ("img",), count=4)
+    table = tmp_path / "train.csv"
+    table.write_text("path,label\nimg/0.png,a\nimg/1.png,b\nimg/2.png,a\nimg/3.png,b\n")
+    for door in (open_data, survey):
+        with pytest.raises(DataError, match=rf"one class folder only, 'img', and a table .* point to it: {table}"):
+            door(tmp_path)
+    assert len(open_data(table).train) == 2
+    photos(tmp_path, ("more",), count=4)
+    assert open_data(tmp_path).notes[2].endswith(f"to take them from a table, point to it: {table}.")
+    photos(tmp_path / "flat", ("x",), count=2)
+    (tmp_path / "flat/x/t.jsonl").write_text("")
+    with pytest.raises(
+        DataError, match=r"no class folders;.*or point to the table in it that has the labels: .*t.jsonl"
+    ):
+        open_data(tmp_path / "flat" / "x")
 
 
 def test_bad_sources_get_one_sentence(tmp_path):

@@ -86,6 +86,43 @@ def test_absolute_paths(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        (
+            "labels",
+            ("red", "blue", "red;blue"),
+            r"line 4: labels are joined by \|; 'red;blue' would be one class: .* ; by",
+        ),
+        ("labels", ("red", '"red, blue"', "blue"), r"line 3: .*'red, blue' would be one class: replace , by \|"),
+        ("tags", ("clear road", "haze road", "haze clear"), "'clear road' would be one class: replace the spaces by"),
+        ("label", ("red", "blue", "red|blue"), r"line 4: label is one class an image, and 'red\|blue'.* column labels"),
+        ("class", ("red", "blue", "red;blue"), "class is one class an image, and 'red;blue'.* a name without ;"),
+    ],
+)
+def test_several_labels_never_become_one_class(folder, column, cells, message):
+    text = f"path,{column}\n" + "".join(f"img/{number}.png,{cell}\n" for number, cell in enumerate(cells))
+    with pytest.raises(DataError, match=message):
+        read_table(csv(folder, text))
+
+
+def test_a_name_with_a_comma_is_one_class_and_told(folder):
+    text = 'path,label\nimg/0.png,"Paris, France"\nimg/1.png,"Lyon, France"\nimg/2.png,Rome\n'
+    found = read_table(csv(folder, text))
+    assert found.train.classes == ("Lyon, France", "Paris, France", "Rome")
+    assert (
+        "Each of these is one class, in spite of the marks in its name: 'Lyon, France', 'Paris, France'." in found.notes
+    )
+
+
+def test_a_list_means_what_it_says(folder):
+    names = ["red", "blue", "red, blue"]
+    found = read_table(jsonl(folder, *({"path": f"img/{i}.png", "labels": [name]} for i, name in enumerate(names))))
+    assert found.train.classes == ("blue", "red", "red, blue")
+    assert "'red, blue'" in found.notes[1]
+    assert "Every image has one label" in found.notes[2]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "has no rows"),

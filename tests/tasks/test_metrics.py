@@ -7,6 +7,7 @@ import pickle
 import peers  # noqa: F401  (torchmetrics loads torchvision, which needs it)
 import pytest
 import torch
+from registered import tiny
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torchmetrics.classification import (
     MulticlassAccuracy,
@@ -19,6 +20,7 @@ from torchmetrics.classification import (
 
 from vitrail.errors import DataError
 from vitrail.tasks import metrics
+from vitrail.tasks.classify import Classify
 from vitrail.tasks.metrics import ClassMeter, LabelMeter
 
 CLASSES, COUNT = 7, 400
@@ -151,6 +153,39 @@ def test_threshold_by_hand():
     found = measured(LabelMeter([0.5]), scores.logit()[:, None], truth[:, None])
     assert found["thresholds"].item() == pytest.approx(0.5)  # midway between 0.4 and 0.6
     assert (found["ap"], found["auc"], found["best_f1"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("truth", [[1, 1, 1, 0], [1, 0, 0, 0], [1, 0, 1, 1], [0, 1, 1, 1]])
+def test_a_task_decides_as_the_meter_did(truth):
+    """Also on the image of the lowest score, where all are taken, and where two scores have no number between them."""
+    near = torch.tensor(0.625).nextafter(torch.tensor(1.0))
+    scores = torch.stack([torch.tensor([0.1, 0.3, 0.9, 0.2]), torch.tensor([0.625, near, 0.7, 0.8])], dim=1)
+    logits, labels = scores.logit(), torch.tensor([truth, truth[::-1]]).T.float()
+    found = measured(LabelMeter([0.5, 0.5]), logits, labels)
+    task = Classify(tiny(num_classes=2), classes=("a", "b"), multi_label=True, thresholds=found["thresholds"].tolist())
+    task.outputs = lambda images: logits
+    said = task.predict(torch.empty(0))["chosen"]
+    adopted = measured(task.metrics(), logits, labels)
+    assert adopted["f1"] == pytest.approx(found["best_f1"])
+    assert adopted["exact"] == pytest.approx((said == labels.bool()).all(dim=1).double().mean().item())
+    both = (said & labels.bool()).sum(dim=0)
+    assert adopted["f1_of"].tolist() == pytest.approx((2 * both / (said.sum(dim=0) + labels.sum(dim=0))).tolist())
+    assert adopted["used"].tolist() == found["thresholds"].tolist()  # nothing is lost on the way
+
+
+def test_where_all_are_taken_the_threshold_is_below_all():
+    scores, truth = torch.tensor([0.2, 0.4, 0.6]), torch.tensor([1.0, 0.0, 1.0])
+    found = measured(LabelMeter([0.5]), scores.logit()[:, None], truth[:, None])
+    assert found["thresholds"].item() == pytest.approx(0.1)
+    assert found["best_f1"] == pytest.approx(0.8)
+
+
+def test_calibration_of_labels_by_hand():
+    scores = torch.tensor([[0.9, 0.1], [0.9, 0.5], [0.9, 0.1]])
+    found = measured(LabelMeter([0.5, 0.5]), scores.logit(), torch.tensor([[1.0, 0], [1, 1], [0, 0]]))
+    assert found["label_accuracy"] == pytest.approx(5 / 6)
+    assert found["ece"] == pytest.approx((3 * abs(0.9 - 2 / 3) + 2 * 0.1 + 0.5) / 6, abs=1e-6)
+    assert found["bins"][0].sum() == 6
 
 
 def test_a_label_that_all_or_none_have_is_left_out_and_said():

@@ -1,10 +1,21 @@
 """What a recipe may say, and how it is changed."""
 
+from dataclasses import fields
+
 import pytest
 
 from vitrail.config import to_dict
 from vitrail.errors import ConfigError
-from vitrail.training.config import OptimiserConfig, TrainConfig, change
+from vitrail.models.registry import create
+from vitrail.training.config import _ELSEWHERE, OptimiserConfig, TrainConfig, change
+
+
+@pytest.mark.parametrize(("foreign", "path"), _ELSEWHERE.items())
+def test_names_of_elsewhere_lead_to_keys_that_there_are(foreign: str, path: str) -> None:
+    assert foreign not in {field.name for field in fields(TrainConfig)}
+    first, _, last = path.partition(".")
+    inside = create("vit32_small").config if first == "options" else getattr(TrainConfig(), first)
+    assert not last or last in {field.name for field in fields(inside)}
 
 
 def test_nested_changes_keep_the_rest() -> None:
@@ -24,6 +35,10 @@ def test_plain_values_and_back() -> None:
     [
         ({"epochz": 3}, "epochz is not an option of TrainConfig; did you mean 'epochs'?"),
         ({"optimiser": {"lrr": 3}}, "optimiser.lrr is not an option of OptimiserConfig; did you mean 'lr'?"),
+        ({"learning_rate": 1e-3}, "learning_rate is not an option of TrainConfig; here that is optimiser.lr"),
+        ({"optimiser": {"wd": 0}}, "optimiser.wd is not an option of OptimiserConfig; here that is optimiser.weight"),
+        ({"crop": "shift"}, "crop is not an option of TrainConfig; here that is augment.crop"),
+        ({"kind": "muon"}, "kind is not an option of TrainConfig; known: "),
         ({"augment": {"colour": 2.0}}, "colour is 2.0; it must be"),
         ({"optimiser": 3}, "optimiser is 3; it must be a mapping of options"),
         ({"options": [1]}, "options is .* it must be a mapping of options"),

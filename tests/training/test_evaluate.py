@@ -1,6 +1,7 @@
 """Evaluation: the same numbers as by hand, by class, as mistakes, as calibration; and a report of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,7 @@ def test_the_report_tells_it_all():
         assert row["images"] == results["confusion"][CLASSES.index(row["is"]), CLASSES.index(row["taken for"])]
     assert sum(row["images"] for row in report["Calibration"].rows) == COUNT
     assert report["Speed"].values["images left out as broken"] == 1
+    assert report["Images left out as broken"].rows == [{"image": "x.jpg", "reason": "broken"}]
     assert Report.from_json(report.to_json()).to_json() == report.to_json()
     assert "95 % interval" in str(report)
     assert "<table>" in report.to_html()
@@ -86,7 +88,20 @@ def test_several_labels_have_their_own_report():
     row = report["By class"].rows[2]
     assert row["AP"] is None
     assert row["images"] == COUNT
+    assert [row["threshold"] for row in report["By class"].rows] == [0.5] * 5
+    facts = report["Result"].values
+    assert (facts["95 % interval, from"], facts["to"]) == interval(facts["all labels right"], COUNT)
+    assert sum(row["labels"] for row in report["Calibration"].rows) == 5 * COUNT
     assert "NaN" not in json.dumps(json.loads(report.to_json()))
+
+
+def test_the_first_of_many_broken_images_are_named():
+    task, batches, prepare = make()
+    skipped = tuple((f"{index}.jpg", f"{index}.jpg is empty") for index in range(37))
+    batches = Batches(replace(batches.packed, skipped=skipped), batch_size=4, seed=0, shuffle=False, device="cpu")
+    table = evaluate(task, batches, prepare=prepare)["Images left out as broken, the first 10 of 37"]
+    assert [row["image"] for row in table.rows] == [f"{index}.jpg" for index in range(10)]
+    assert table.rows[9]["reason"] == "is empty"
 
 
 def test_a_plain_model_is_evaluated_by_its_labels():

@@ -1,4 +1,4 @@
-"""Evidence: figures worked out by hand, or by scikit-learn; attention held against what the last block is given."""
+"""Evidence: figures worked out by hand, or by scikit-learn, all of one pass; pictures with what is said of them."""
 
 import pytest
 import torch
@@ -7,9 +7,15 @@ from torch import nn
 
 import vitrail
 from vitrail.data.augment import AugmentConfig, Prepare
+from vitrail.data.batches import Batches
+from vitrail.data.cache import Packed
 from vitrail.data.dataset import Batch
-from vitrail.errors import DataError, Unsupported
-from vitrail.training.evidence import class_attention, collect, confusions, interval, rebuild, views
+from vitrail.errors import DataError
+from vitrail.tasks.classify import Classify
+from vitrail.tasks.metrics import ClassMeter, LabelMeter
+from vitrail.training.evaluate import measure
+from vitrail.training.evidence import collect, confusions, interval, left_out, rebuild, views
+from vitrail.training.overlay import light
 
 CLASSES = ("cat", "dog", "owl")
 
@@ -23,10 +29,13 @@ class Oracle(nn.Module):
 
     def predict(self, images):
         assert not self.training
-        probabilities = images.flatten(1)[:, : self.count]
+        said = images.flatten(1)[:, : self.count]
         if self.threshold is not None:
-            return {"probabilities": probabilities, "chosen": probabilities >= self.threshold}
-        return {"probabilities": probabilities, "chosen": probabilities == probabilities.amax(dim=1, keepdim=True)}
+            return {"outputs": said.logit(), "probabilities": said, "chosen": said >= self.threshold}
+        return {"outputs": said.log(), "probabilities": said, "chosen": said == said.amax(dim=1, keepdim=True)}
+
+    def metrics(self):
+        return ClassMeter(self.count) if self.threshold is None else LabelMeter([self.threshold] * self.count)
 
 
 def prepare(images):
@@ -58,16 +67,16 @@ def test_interval_of_nothing_is_refused():
 
 
 def test_one_label_by_hand():
-    found = collect(Oracle(3), SINGLE, prepare=prepare, classes=CLASSES, bins=10)
+    found = collect(Oracle(3), SINGLE, prepare=prepare, classes=CLASSES)
     assert found.images == 5
     assert found.confusion.tolist() == [[1, 1, 0], [1, 0, 0], [0, 1, 1]]
     assert found.metrics["accuracy"] == pytest.approx(0.4)
     assert found.intervals["accuracy"] == pytest.approx(interval(0.4, 5))
     assert "top5" not in found.metrics  # of three classes, five are always right
-    # Both predictions above 0.9 share a bin: mean confidence 0.925, half of them right.
-    assert found.metrics["ece"] == pytest.approx((2 * 0.425 + 0.7 + 0.6 + 0.6) / 5, abs=1e-6)
+    # Each prediction has a bin of its own: sure by 0.9, 0.7, 0.6, 0.95 and 0.4; the first and the last are right.
+    assert found.metrics["ece"] == pytest.approx((0.1 + 0.7 + 0.6 + 0.95 + 0.6) / 5, abs=1e-6)
     assert sum(one.size for one in found.calibration) == 5
-    assert found.calibration[9] == pytest.approx((0.925, 0.5, 2))
+    assert found.calibration[14] == pytest.approx((0.95, 0.0, 1))
 
 
 def test_mistakes_come_surest_first_and_examples_one_a_class():
@@ -89,10 +98,11 @@ def test_mistakes_come_surest_first_and_examples_one_a_class():
 
 
 def test_figures_by_class_are_those_of_scikit_learn():
-    percent = torch.randint(0, 100, (200, 4))
+    percent = torch.rand(200, 4).argsort(dim=1) * 20 + torch.randint(1, 20, (200, 1))  # no two are equal
     labels = torch.randint(0, 4, (200,))
     found = collect(Oracle(4), batches(percent.tolist(), labels, 64), prepare=prepare, classes=tuple("abcd"))
     said = percent.argmax(dim=1)
+    assert found.metrics["accuracy"] == pytest.approx((said == labels).float().mean().item())
     assert found.confusion.tolist() == confusion_matrix(labels, said).tolist()
     peer = precision_recall_fscore_support(labels, said)
     for row, values in zip(found.per_class, zip(*peer, strict=True), strict=True):
@@ -121,8 +131,40 @@ def test_several_labels():
     assert found.mistakes[0].confidence == pytest.approx(0.98)
     assert [row["recall"] for row in found.per_class] == [1.0, 0.0, 1.0]
     assert [one.truth for one in found.examples] == ["cat, owl", "dog", "cat, owl"]
+    assert [row["AP"] for row in found.per_class] == [1.0, 1 / 3, 1.0]
+    assert [row["AUC"] for row in found.per_class] == [1.0, 0.0, 1.0]
+    assert [row["threshold"] for row in found.per_class] == [0.5] * 3
+    assert found.intervals == {"exact": interval(1 / 3, 3)}
     strict = collect(Oracle(3, threshold=0.75), data, prepare=prepare, classes=CLASSES)
     assert [(one.truth, one.predicted) for one in strict.mistakes] == [("dog", "none")]
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_figures_are_those_of_an_evaluation(multi_label):
+    model, count = tiny(), 26
+    task = Classify(
+        model, classes=CLASSES, multi_label=multi_label, thresholds=[0.4, 0.5, 0.6] if multi_label else None
+    )
+    images = torch.randint(0, 256, (count, 3, 16, 24), dtype=torch.uint8)
+    labels = (torch.rand(count, 3) < 0.5).float() if multi_label else torch.arange(count) % 3
+    packed = Packed(images=images, labels=labels, ids=torch.arange(count), classes=CLASSES, name="zoo", skipped=())
+    feed = Batches(packed, batch_size=8, seed=0, shuffle=False, device="cpu")
+    found = collect(task, feed.epoch(0), prepare=prepare, classes=CLASSES)
+    evaluated = measure(task, feed, prepare=prepare).results
+    assert found.metrics == {name: evaluated[name] for name in found.metrics}
+    assert set(found.metrics) >= ({"ap", "auc", "f1", "exact", "ece"} if multi_label else {"balanced_accuracy", "nll"})
+    share = found.metrics["exact" if multi_label else "accuracy"]
+    assert len(found.mistakes) == min(24, round((1 - share) * count))
+
+
+def test_the_reason_does_not_repeat_the_name():
+    table = left_out("Broken", [("a/b.jpg", "a/b.jpg is empty"), ("c.jpg", "no picture")])
+    assert [(row["image"], row["reason"]) for row in table.rows] == [("a/b.jpg", "is empty"), ("c.jpg", "no picture")]
+
+
+def tiny(**changes):
+    options = {"image_size": (16, 24), "dim": 32, "depth": 2, "num_heads": 2, "patch": {"size": 8}, "num_classes": 3}
+    return vitrail.create("vit_tiny_patch16", **{**options, **changes})
 
 
 def test_no_images_are_refused():
@@ -141,58 +183,18 @@ def test_worst_confusions():
     assert confusions(torch.eye(3, dtype=torch.long), CLASSES) == []
 
 
-def tiny(**changes):
-    options = {"image_size": (16, 24), "dim": 32, "depth": 2, "num_heads": 2, "patch": {"size": 8}, "num_classes": 3}
-    return vitrail.create("vit_tiny_patch16", **{**options, **changes})
-
-
-@pytest.mark.parametrize("placement", ["pre", "post", "res_post"])
-@pytest.mark.parametrize("registers", [0, 2])
-def test_attention_is_of_what_the_last_block_is_given(placement, registers):
-    model = tiny(norm_placement=placement, registers=registers, dropout=0.1)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.2)
-    images = torch.rand(3, 3, 16, 24)
-    given = []
-    hook = model.blocks[-1].attention.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-    model.eval()(images)
-    hook.remove()
-    whole = model.blocks[-1].attention.weights(given[0], (2, 3)).mean(dim=1)  # B P+N P+N
-    found = class_attention(model.train(), images)
-    assert model.training
-    assert found.shape == (3, 2, 3)
-    torch.testing.assert_close(found.flatten(1), whole[:, 0, 1 + registers :])
-    assert (found.sum(dim=(1, 2)) < 1).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"class_token": False, "pool": "mean"}, "no class token"),
-        ({"pool": "mean"}, "reads the pool 'mean'"),
-        ({"depth": 0}, "no blocks"),
-    ],
-)
-def test_attention_that_says_nothing_is_refused(changes, reason):
-    with pytest.raises(Unsupported, match=reason):
-        class_attention(tiny(**changes), torch.rand(1, 3, 16, 24))
-
-
 def test_views_pair_pictures_with_maps():
     model = tiny(channels=1, image_size=(16, 16)).eval()
     images = torch.randint(0, 255, (4, 1, 16, 16), dtype=torch.uint8)
 
-    class Task(nn.Module):
-        def predict(self, images):
-            probabilities = model(images).softmax(-1)
-            return {"probabilities": probabilities, "chosen": probabilities > 0.5}
-
     batch = Batch(images, torch.tensor([0, 1, 2, 0]), torch.arange(4))
-    found = collect(Task(), [batch], prepare=prepare, classes=CLASSES)
+    found = collect(Classify(model, classes=CLASSES), [batch], prepare=prepare, classes=CLASSES)
     seen = views(model, found.examples, prepare=prepare)
-    assert [view.picture.truth for view in seen] == list(CLASSES)
-    torch.testing.assert_close(seen[1].attention, class_attention(model, prepare(images[1:2]))[0])
-    assert views(model, (), prepare=prepare) == ()
+    assert [view.picture.truth for view in seen.shown] == list(CLASSES)
+    alone = light(model, prepare(images[1:2]))
+    torch.testing.assert_close(seen.shown[1].light, alone.maps[0])
+    assert (seen.words, seen.told) == (alone.words, alone.told)
+    assert views(model, (), prepare=prepare) is None
 
 
 class Half(nn.Module):

@@ -92,9 +92,9 @@ def test_saves_within_an_epoch(tmp_path: Path) -> None:
     assert loop.store.steps() == [3, 4, 6, 8]
 
 
-def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path) -> None:
+def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores = iter([0.9, 0.5, 0.7, 0.6])
-    loop = small_loop(tmp_path, epochs=4, schedule={"warmup_epochs": 2.0})
+    loop = small_loop(tmp_path, epochs=4, schedule={"warmup_epochs": 2.0}, silent=False)
     loop.evaluate = lambda: {"accuracy": next(scores)}
     published = []
     loop.publish = lambda results: published.append(results["accuracy"])
@@ -102,6 +102,8 @@ def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path) -> N
     # The 0.9 of the first epoch was luck: the warm-up was not over.
     assert published == [0.5, 0.7]
     assert (progress.best, progress.best_epoch, progress.best_step) == (0.7, 3, 12)
+    said = capsys.readouterr().err
+    assert said.count("epoch 1 had a higher accuracy, 0.9000, but was within the warm-up") == said.count("warm-up") == 1
 
 
 def test_between_equals_the_likelier_is_the_best(tmp_path: Path) -> None:
@@ -117,12 +119,13 @@ def test_a_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     assert loop.run().best is None
 
 
-def test_early_stop(tmp_path: Path) -> None:
+def test_early_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores = iter([0.5, 0.6, 0.6, 0.4, 0.9])
-    loop = small_loop(tmp_path, epochs=5, early_stop=2)
+    loop = small_loop(tmp_path, epochs=5, early_stop=2, silent=False)
     loop.evaluate = lambda: {"accuracy": next(scores)}
     progress = loop.run()
     assert (progress.epoch, progress.stopped, progress.best_epoch) == (4, True, 2)
+    assert "stops at epoch 4 of 5: 2 without a better accuracy (early_stop)" in capsys.readouterr().err
     assert resumed(tmp_path, epochs=5, early_stop=2).over
 
 

@@ -122,15 +122,14 @@ def test_fine_tuning_starts_from_the_weights_with_a_fresh_head(tmp_path: Path) -
         make_plan(split(photos(20)), start=start, changes={"options": {"depth": 3}})
 
 
-def test_lora_and_freezing_are_applied_and_said() -> None:
-    changes = {"options": OPTIONS, "lora": 2}
-    plan = make_plan(split(photos(20)), model="vit32_small", changes=changes)
-    task = plan.task()
-    assert any(isinstance(module, LoRALinear) for module in task.modules())
+def test_lora_and_freezing_are_applied_and_said(tmp_path: Path) -> None:
+    with pytest.warns(HeadNotice):
+        plan = make_plan(split(photos(20)), start=pretrained(tmp_path), changes={"lora": 2})
+    assert any(isinstance(module, LoRALinear) for module in plan.task().modules())
     assert any("parameters learn" in note for note in plan.notes)
-    assert any("stays at random" in note for note in plan.notes)
     plan = make_plan(split(photos(20)), model="vit32_small", changes={"options": OPTIONS, "freeze_until": "blocks.1"})
     assert not plan.task().backbone.patch.projection.weight.requires_grad
+    assert any("stays at random" in note for note in plan.notes)
 
 
 def test_a_teacher_makes_it_distillation() -> None:

@@ -182,7 +182,13 @@ def test_a_decoder_learns_as_fast_as_a_head_and_its_token_does_not_decay() -> No
     assert decay["decoder.pixels.weight"] > 0
 
 
-@pytest.mark.parametrize("changes", [{"lora": 2}, {"freeze_until": "blocks.1"}, {"precision": "bf16"}])
+@pytest.mark.parametrize("changes", [{"freeze_until": "blocks.1"}, {"precision": "bf16"}])
 def test_other_options_of_the_trainer(tmp_path: Path, changes: dict) -> None:
     run = train(data(), folder=tmp_path / "run", silent=True, **PRETRAIN | {"epochs": 1, **changes})
+    assert run.metrics["explained"] > -1
+
+
+def test_pre_training_goes_on_by_low_rank_updates(done: Run, tmp_path: Path) -> None:
+    options = {name: value for name, value in PRETRAIN.items() if name not in MODEL} | {"epochs": 1, "lora": 2}
+    run = train(data(), folder=tmp_path / "run", start=done.folder, recipe={}, silent=True, **options)
     assert run.metrics["explained"] > -1

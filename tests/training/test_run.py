@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from small_data import Made, photos, split
 
 import vitrail
+from vitrail.charts import percent
 from vitrail.data.dataset import Splits
 from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.models.checkpoint import load
@@ -64,6 +66,7 @@ def test_the_report_is_written(done: Run) -> None:
     assert "vit32_small" in text
     right = round(10 * done.metrics["test_accuracy"])
     assert f"Right on {right} of 10 images that it never learned from" in text
+    assert f"best {percent(done.metrics['accuracy'])} at epoch {done.best_epoch}<" in text.replace(" <", "<")
     for curve in ("loss by epoch: training from", "accuracy by epoch: training from"):
         assert re.search(rf'aria-label="{curve} [^"]*, validation', text)
     assert "validation accuracy" in text
@@ -164,6 +167,8 @@ def test_a_read_only_place_is_noticed_first(
     [
         ("out", "what the command line calls --out is folder= in Python"),
         ("layer_decay", 'what the command line calls --layer-decay is optimiser={"layer_decay": ...} in Python'),
+        ("learning_rate", 'here that is optimiser={"lr": ...}'),
+        ("num_epochs", "here that is epochs="),
         ("foldr", "did you mean 'folder'?"),
         ("epoch", "did you mean 'epochs'?"),
     ],
@@ -188,13 +193,42 @@ def test_a_batch_larger_than_the_data_shrinks_and_it_is_said(
     assert "best epoch 1: accuracy" in said
 
 
+def test_one_process_says_that_it_has_nothing_to_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = SMALL | {"epochs": 1, "silent": False}
+    train(split(photos(20, size=16)), folder=tmp_path / "run", shard="fsdp", **options)
+    assert "--shard fsdp is left out: one process has nobody to share the model with" in capsys.readouterr().err
+
+
 def test_a_batch_that_does_not_divide(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 16 does not divide into 3 parts"):
         train(split(photos(64, size=16)), folder=tmp_path / "run", **SMALL, accumulate=3)
 
 
-def test_lora_is_merged_into_what_is_kept(tmp_path: Path) -> None:
-    run = train(split(photos(32, size=16)), folder=tmp_path / "run", **SMALL, lora=2, eval_every=2)
+def test_a_run_in_low_precision_is_judged_as_its_model_is_kept(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(done.folder, tmp_path / "run"))
+    best = json.loads((folder / "best.json").read_text())
+    (folder / "best.json").write_text(json.dumps(best | {"nll": best["nll"] + 0.01}))  # as rounded products leave it
+    data = split(photos(64, size=16), test=10)
+    assert train(data, folder=folder, resume=True, device="cpu", silent=True).metrics["nll"] != best["nll"]
+    monkeypatch.setattr("vitrail.training.assemble.choose_precision", lambda *_: ("bf16", ""))
+    run = train(data, folder=folder, resume=True, device="cpu", silent=True)
+    assert run.metrics["nll"] == pytest.approx(best["nll"])
+    assert json.loads((folder / "best.json").read_text())["nll"] == run.metrics["nll"]
+
+
+def test_lora_is_merged_into_what_is_kept(done: Run, tmp_path: Path) -> None:
+    options = {name: value for name, value in SMALL.items() if name not in ("model", "image_size", "options")}
+    run = train(
+        split(photos(32, size=16)),
+        folder=tmp_path / "run",
+        start=done.folder,
+        recipe={},
+        **options,
+        lora=2,
+        eval_every=2,
+    )
     assert "blocks.0.attention.qkv.lora_a" not in load_file(run.folder / "model.safetensors")
     state = load_file(sorted((run.folder / "checkpoints").iterdir())[-1])
     a, b, plain = (state[f"model.backbone.blocks.0.attention.qkv.{name}"] for name in ("lora_a", "lora_b", "weight"))
@@ -212,7 +246,9 @@ def test_several_labels_are_learned_from_a_teacher_and_reported(tmp_path: Path) 
     teacher = train(data, folder=tmp_path / "teacher", **SMALL, optimiser={"lr": 3e-3})
     assert teacher.metrics["auc"] > 0.6
     run = train(data, folder=tmp_path / "student", teacher=tmp_path / "teacher", **SMALL, distill={"kind": "hard"})
-    thresholds = json.loads((tmp_path / "teacher" / "best.json").read_text())["thresholds"]
+    kept = json.loads((tmp_path / "teacher" / "best.json").read_text())
+    thresholds = kept.pop("thresholds")
+    assert kept == teacher.metrics  # at these thresholds
     assert run.plan.task().teacher.gives(torch.tensor(thresholds).logit()[None] + 1e-4).tolist() == [[1, 1]]
     assert run.plan.task().teacher.gives(torch.tensor(thresholds).logit()[None] - 1e-4).tolist() == [[0, 0]]
     assert {"loss", "teacher", "agreement"} == run.history[0]["train"].keys()
@@ -273,5 +309,8 @@ def test_a_run_of_a_named_source_is_stopped_by_sigterm_and_resumed(
     assert left.value.code == 143
     assert f"go on with: vitrail train --resume {tmp_path / 'stopped'}" in capsys.readouterr().err
     train(folder=tmp_path / "stopped", resume=True, device="cpu")
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'stopped'} goes on after step 3, in epoch 2 of 2" in said
+    assert "Validation is" not in said  # what was chosen is told once
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "stopped"))
     assert all(torch.equal(first[name], second[name]) for name in first)

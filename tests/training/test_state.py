@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
 
 
 def test_nothing_to_resume_from(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="holds no checkpoint to resume from; start it without resume"):
+    with pytest.raises(TrainingError, match="holds no checkpoint to resume from; begin it anew, without --resume"):
         resumed(tmp_path)
 
 

@@ -14,12 +14,14 @@ import pytest
 import torch
 from browser import dump_dom, screenshot
 from PIL import Image
+from registered import tiny
 
+import vitrail
 from vitrail.charts import Bin
 from vitrail.errors import TrainingError
 from vitrail.report import Facts, Report, Table
-from vitrail.training.evidence import Evidence, Picture, Rebuilt, View
-from vitrail.training.training_report import Outcome, outcome_page, summary, write_report
+from vitrail.training.evidence import Evidence, Picture, Rebuilt, View, Views, interval
+from vitrail.training.training_report import Outcome, name_model, outcome_page, summary, write_report
 from vitrail.training.training_report_parts import duration
 from vitrail.training.training_report_pictures import data_uri, lit
 
@@ -46,7 +48,6 @@ def evidence(count: int = 3, *, side: int = 8, mistakes: int = 4) -> Evidence:
         classes=names,
         images=60,
         metrics={"accuracy": 0.75, "nll": 0.8},
-        intervals={"accuracy": (0.63, 0.84)},
         confusion=confusion,
         per_class=rows,
         calibration=(Bin(0.2, 0.4, 10), Bin(0.9, 0.8, 50)),
@@ -70,7 +71,7 @@ def outcome(**changes) -> Outcome:
             {"epoch": 3, "train/loss": 0.5, "val/loss": 1.2, "val/accuracy": 0.75, "lr": 1e-4, "seconds": 60.0},
         ],
         evidence=seen,
-        views=[View(picture, torch.rand(2, 2)) for picture in seen.examples],
+        views=Views(tuple(View(one, torch.rand(2, 2)) for one in seen.examples), f"light {NASTY}", f"It is {NASTY}."),
         cost=Report("cost", (Facts("Totals", {"MACs": 10}), Table("Layers", {"layer": "path"}, [{"layer": "a"}]))),
         skipped=((f"{NASTY}.jpg", "the file is empty"),),
     )
@@ -118,7 +119,7 @@ def test_page_is_whole_escaped_and_without_network():
     assert all(image["src"].startswith("data:image/") and image["alt"] for image in page.all("img"))
     anchors = {attributes["id"] for attributes in page.all("section")}
     assert {link["href"].removeprefix("#") for link in page.all("a")} == anchors
-    for words in ("75.0 %", "63.0 to 84.0 %", "45 of 60", "3 min 0 s", "the file is empty", "best 75 % at epoch 3"):
+    for words in ("75.0 %", "62.8 to 84.2 %", "45 of 60", "3 min 0 s", "the file is empty", "best 75 % at epoch 3"):
         assert words in page.text
     assert "betas: [0.9, 0.999]" in page.text
     assert f"--title '{NASTY}'" in page.text
@@ -154,24 +155,77 @@ def test_an_outcome_of_nothing_is_a_page_still():
 
 
 def test_no_attention_has_a_reason():
-    text = outcome_page(outcome(views=(), no_views="the model has no class token"))
-    assert "<p>The model has no class token.</p>" in text
+    text = outcome_page(outcome(views=None, no_views="no patch changes anything"))
+    assert "<p>No patch changes anything.</p>" in text
 
 
 def test_several_labels_have_no_matrix():
-    page = Page(outcome_page(outcome(evidence=dataclasses.replace(evidence(), confusion=None))))
+    found = dataclasses.replace(evidence(), confusion=None, metrics={"exact": 0.5, "ap": 0.75})
+    page = Page(outcome_page(outcome(evidence=found)))
+    assert "gives a label 78.3 %, and 73.3 % of images have it: too sure" in page.text
     assert "What it confuses" not in page.text
     assert "Worst mistakes" in page.text
 
 
-def test_metrics_of_the_run_win():
-    both = outcome(metrics={"accuracy": 0.5, "ap": 0.25})
-    assert both.figures == {"accuracy": 0.5, "nll": 0.8, "ap": 0.25}
+def test_figures_and_intervals_are_of_one_pass():
+    both = outcome(metrics={"accuracy": 0.5, "val/accuracy": 0.25, "images": 9, "best_f1": 0.123})
+    assert both.figures["accuracy"] == 0.75
+    text = Page(outcome_page(both)).text
+    low, high = interval(0.75, 60)
+    assert f"75.0 %95 % interval: {100 * low:.1f} to {100 * high:.1f} %" in text
+    assert "validation accuracy25.0 %" in text
+    assert "12.3" not in text  # thresholds that fit what they are measured on are no result
+
+
+def test_the_epoch_that_the_run_chose_is_ringed():
+    history = [{"epoch": epoch, "val/accuracy": value} for epoch, value in ((1, 0.9), (2, 0.5), (3, 0.5))]
+    text = outcome_page(outcome(history=history, best_epoch=3))
+    assert "best 50 % at epoch 3" in text
+    assert "Epoch 1 was higher, 90 %, but epochs of the warm-up are not chosen from." in text
+    ring, end = (re.search(rf'class="{cls}" cx="([\d.]+)" cy="([\d.]+)"', text) for cls in ("mark a", "dot a"))
+    assert ring is not None
+    assert end is not None
+    assert float(ring[1]) > float(end[1])  # the first dot stands at epoch 1
+    plain = outcome_page(outcome(history=history[1:], best_epoch=3))
+    assert "best 50 % at epoch 3" in plain
+    assert "warm-up" not in plain
+
+
+def test_curves_before_thresholds_are_chosen_say_so():
+    history = [
+        {"epoch": epoch, "val/ap": 0.6, "val/f1": 0.75, "val/exact": 1.0, "val/best_f1": 0.9} for epoch in (1, 2)
+    ]
+    text = outcome_page(outcome(history=history, best_metric="ap", metrics={"f1": 0.85}))
+    for title in ("F1 at 0.5", "Exact match at 0.5", "F1 at the best thresholds"):
+        assert f"<b>{title}</b>" in text
+    assert "at the thresholds, mean of the labels" in text
+    assert not re.search(r">1[1-9]\d %<", text)  # no axis of a share passes 100 %
+
+
+def test_a_model_is_called_by_its_size_where_options_changed_it():
+    def called(**options):
+        return name_model("vit_tiny_patch16", options, tiny(num_classes=5, **options))
+
+    with_more = {"dim": 32, "depth": 1, "num_heads": 2, "patch": {"kind": "conv", "halvings": 3}, "class_token": False}
+    title, told = called(**with_more, pool="mean")
+    assert re.fullmatch(r"ViT of [\d.]+ [kM] parameters", title)
+    assert told == (
+        "The model is vit_tiny_patch16 with dim 32, depth 1, num_heads 2, patch conv (halvings 3), class_token no, "
+        "pool mean."
+    )
+    assert name_model("vit_tiny_patch16", {"image_size": 32}, tiny())[0] == "vit_tiny_patch16"
+    page = Page(outcome_page(outcome(model=told)))
+    assert told in page.text
+
+
+def test_options_that_leave_the_size_leave_the_name():
+    model = vitrail.create("vit_tiny_patch16", image_size=32, num_classes=3, drop_path=0.1)
+    assert name_model("vit_tiny_patch16", {"drop_path": 0.1}, model) == ("vit_tiny_patch16", "")
 
 
 def test_another_metric_can_be_the_best():
     history = [{"epoch": 1, "val/ap": 0.3}, {"epoch": 2, "val/ap": 0.2}]
-    assert "best 0.3 at epoch 1" in outcome_page(outcome(history=history, best_metric="ap"))
+    assert "best 30 % at epoch 1" in outcome_page(outcome(history=history, best_metric="ap"))
 
 
 def test_training_loss_stands_beside_what_validation_has():
@@ -179,7 +233,7 @@ def test_training_loss_stands_beside_what_validation_has():
     page = Page(outcome_page(outcome(history=history)))
     told = [chart["aria-label"] for chart in page.all("svg")]
     assert told[0] == "loss by epoch: training from 2 to 2, validation NLL from 1.9 to 1.9"
-    assert told[1] == "ece by epoch: validation from 10 % to 10 %"
+    assert told[1] == "ECE by epoch: validation from 10 % to 10 %"
     assert len(told) == 3  # and calibration
 
 
@@ -201,7 +255,7 @@ def test_summary_for_terminal_and_json():
 
 def test_photos_keep_the_file_small(tmp_path):
     large = evidence(10, side=640, mistakes=24)
-    views = [View(picture, torch.rand(14, 14)) for picture in large.mistakes[:8]]
+    views = Views(tuple(View(picture, torch.rand(14, 14)) for picture in large.mistakes[:8]), "light", "It is light.")
     path = write_report(outcome(evidence=large, views=views), tmp_path / "new" / "report.html")
     assert path == tmp_path / "new" / "report.html"
     assert path.stat().st_size < 3_000_000  # noise is the worst that JPEG can get

@@ -1,6 +1,7 @@
 """The command line: one verb a function, each importing what it needs when it runs, so that --help is instant."""
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
-from vitrail.cli.options import escape_letters, image_size, notices
+from vitrail.cli.options import check_places, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
@@ -26,6 +27,8 @@ EXAMPLES = """examples:
   vitrail convert hf-hub:facebook/dinov2-small my-model
 """
 
+UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)  # what a person can do something about
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
@@ -33,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     escape_letters()
     try:
         with notices():
+            check_places(options)
             options.run_verb(options)
     except VitrailError as error:
         print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
@@ -41,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-        print(f"vitrail: error: {told}", file=sys.stderr)  # noqa: T201
+        way = "; make room there, see to its permissions, or choose another place" if error.errno in UNWRITABLE else ""
+        print(f"vitrail: error: {told}{way}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
@@ -94,7 +99,7 @@ def _train(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--val", metavar="SHARE|DATA", type=_share, help="share of the images, or other data, to judge by"
     )
-    verb.add_argument("--out", metavar="FOLDER", type=Path, help="where the run goes (default runs/…)")
+    verb.add_argument("--out", metavar="FOLDER", type=Path, dest="folder", help="where the run goes (default runs/…)")
     verb.add_argument(
         "--resume", metavar="FOLDER", type=Path, help="go on with a run, bit by bit as if it had not stopped"
     )
@@ -119,8 +124,9 @@ def _train(verb: argparse.ArgumentParser) -> None:
 
 def _demo(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--out", metavar="FOLDER", type=Path, help="where the run goes (default runs/demo, where it replaces the last)"
-    )
+        "--out", metavar="FOLDER", type=Path, dest="folder",
+        help="where the run goes (default runs/demo, where it replaces the last)",
+    )  # fmt: skip
     verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
     _set_option(verb, "change the recipe, e.g. --set epochs=5")
 
@@ -157,6 +163,7 @@ def _judging(verbs: Any) -> None:
     )
     verb.add_argument("--image-size", metavar="SIZE", type=image_size)
     verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
+    verb.add_argument("--seed", type=int, default=0, help="that of the run: it decides which images validate it")
     _output_options(verb)
 
 

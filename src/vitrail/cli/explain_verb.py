@@ -76,8 +76,6 @@ def explain(options: argparse.Namespace) -> None:
 
     if options.layers is not None and options.html is None:
         raise ConfigError("--layers chooses what a page keeps: name it too, as in --out page.html")
-    if options.html is not None and options.html.is_dir():
-        raise DataError(f"the page cannot be written to {options.html}: it is a folder; name a file in it")
     views, about, broken = list["View"](), dict[str, str](), dict[str, str]()
     for source in dict.fromkeys(name for name in (options.run, options.against) if name is not None):
         opened = _opened(source, options)

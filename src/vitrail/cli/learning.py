@@ -22,7 +22,7 @@ def train(options: argparse.Namespace) -> None:
     from vitrail.training.run import train as start  # noqa: PLC0415
 
     if options.resume is not None:
-        others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.out}
+        others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.folder}
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
@@ -41,7 +41,7 @@ def train(options: argparse.Namespace) -> None:
         proof.print()
         return
     run = start(
-        options.data, folder=options.out, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
+        options.data, folder=options.folder, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
     )
     _report(run)
 
@@ -81,11 +81,13 @@ def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
 
 def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
     """What `--set` changes in a recipe; what is no key of one, such as the folder, has an option of its own."""
-    from vitrail.training.config import TrainConfig  # noqa: PLC0415
+    from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
 
     changes, known = read_changes(options.changes), [field.name for field in fields(TrainConfig)]
     if wrong := [name for name in changes if name not in known]:
-        raise ConfigError(f"--set {wrong[0]}: a recipe has no such key; {nearest(wrong[0], known)}")
+        usual = usual_name(wrong[0])
+        hint = nearest(wrong[0], known) if usual is None else f"here that is {usual}"
+        raise ConfigError(f"--set {wrong[0]}: a recipe has no such key; {hint}")
     return changes
 
 
@@ -93,9 +95,12 @@ def evaluate(options: argparse.Namespace) -> None:
     """Judges a run or a checkpoint on data."""
     from vitrail.data.batches import Batches  # noqa: PLC0415
     from vitrail.data.cache import pack  # noqa: PLC0415
+    from vitrail.data.dataset import Subset  # noqa: PLC0415
     from vitrail.data.source import open_whole  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.evaluate import evaluate as judge  # noqa: PLC0415
+    from vitrail.training.seen import met_before  # noqa: PLC0415
     from vitrail.training.trained import open_trained  # noqa: PLC0415
 
     trained = open_trained(options.run)
@@ -108,6 +113,9 @@ def evaluate(options: argparse.Namespace) -> None:
     batches = Batches(packed, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
     with busy(f"judging {len(packed):,} images"):
         report = judge(task, batches, prepare=trained.prepare)
+    if (told := met_before(options.run, options.data, Subset(images, packed.ids.tolist()))) is not None:
+        warnings.warn(told, Notice, stacklevel=1)
+        report = replace(report, sections=(Text("Not new to the model", told), *report.sections))
     show_report(report, options)
 
 
@@ -128,7 +136,7 @@ def predict(options: argparse.Namespace) -> None:
         raise ConfigError(f"{source} is a model; name pictures too: vitrail predict {source} picture.jpg")
     if source == PACKAGED:
         warnings.warn(f"the model is {engine.about}", Notice, stacklevel=1)
-    if options.out is not None:
+    if options.table is not None:
         shipping.into_table(engine, options, paths)
         return
     if options.ray is not None:
@@ -159,7 +167,8 @@ def doctor(options: argparse.Namespace) -> None:
         pace = training_pace(name, size, device=device())
     numbers = replace(cost.numbers, images_per_second=pace)
     with busy(f"examining {options.data}"):
-        report = examine(options.data, val=options.val, image_size=cost.image_size, cost=numbers)
+        chosen = {"val": options.val, "seed": options.seed}
+        report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
     show_report(report, options)
 
 
@@ -170,7 +179,7 @@ def _would_take(options: argparse.Namespace) -> tuple[str, tuple[int, int]]:
 
     with busy(f"looking at {options.data}"):
         changes = {} if options.image_size is None else {"image_size": options.image_size}
-        plan = make_plan(survey(options.data, val=options.val), changes=changes)
+        plan = make_plan(survey(options.data, val=options.val, seed=options.seed), changes=changes)
     return plan.config.model, plan.backbone_config.image_size
 
 
@@ -183,9 +192,9 @@ def demo(options: argparse.Namespace) -> None:
     from vitrail.training.run import train as start  # noqa: PLC0415
 
     changes = _keys_set(options)
-    if options.out is None and (DEMO / "run.json").is_file():
+    if options.folder is None and (DEMO / "run.json").is_file():
         device(options.device)
         make_plan("demo", recipe="demo", changes=changes)  # a mistake is told before anything is lost
         shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
-    run = start("demo", recipe="demo", folder=options.out or DEMO, device=options.device, **changes)
+    run = start("demo", recipe="demo", folder=options.folder or DEMO, device=options.device, **changes)
     print(f"test accuracy {100 * run.metrics['test_accuracy']:.1f} %; report: {run.report()}")  # noqa: T201

@@ -57,6 +57,15 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
+def check_places(options: argparse.Namespace) -> None:
+    """Refuses what is to be written and cannot be, before any work is done for it; a run looks at its folder itself."""
+    from vitrail.training.place import check_file, check_folder  # noqa: PLC0415
+
+    for name, check in {"html": check_file, "table": check_file, "out": check_folder, "page": check_folder}.items():
+        if (place := getattr(options, name, None)) is not None:
+            check(place)
+
+
 def escape_letters() -> None:
     """Lets standard output take every letter: one that its encoding lacks is written as an escape of JSON."""
     codecs.register_error("vitrail.escapes", _escaped)
@@ -74,6 +83,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def show_report(report: "Report", options: argparse.Namespace) -> None:
     """A report as `--json` and `--html` ask for it; tables in the terminal otherwise."""
     if options.html:
+        options.html.parent.mkdir(parents=True, exist_ok=True)
         report.to_html(options.html)
     if options.json:
         print(report.to_json())  # noqa: T201

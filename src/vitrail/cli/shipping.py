@@ -69,8 +69,9 @@ def add_bench(verb: argparse.ArgumentParser) -> None:
 def add_table(verb: argparse.ArgumentParser) -> None:
     """The options of `predict` for very many pictures."""
     verb.add_argument(
-        "--out", metavar="TABLE", type=Path, help="write .parquet, .csv or .jsonl; what is in it is not done again"
-    )
+        "--out", metavar="TABLE", type=Path, dest="table",
+        help="write .parquet, .csv or .jsonl; what is in it is not done again",
+    )  # fmt: skip
     verb.add_argument(
         "--ray", metavar="WORKERS", type=int, help="with --out: share the work among so many workers of a Ray cluster"
     )
@@ -231,8 +232,8 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
         hidden = not console.is_terminal
         yield from track(found, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 
-    done = bulk(find_pictures(paths), options.out, answer)
-    print(f"wrote {options.out}: {done.rows:,} rows, {done.fresh:,} of them new")  # noqa: T201
+    done = bulk(find_pictures(paths), options.table, answer)
+    print(f"wrote {options.table}: {done.rows:,} rows, {done.fresh:,} of them new")  # noqa: T201
     if done.broken:
         raise DataError(f"{done.broken} of {done.rows} pictures could not be read; the column `error` says why")
 

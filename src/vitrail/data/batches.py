@@ -49,10 +49,16 @@ class Batches:
         self.device, self.rank, self.world, self.drop_last = _numbered(torch.device(device)), rank, world, drop_last
         self.waited = 0.0
         self._check()
-        self.resident = _bytes(packed.images) < RESIDENT * _free_memory(self.device)
+        images, rows = packed.images, torch.arange(len(packed)) if packed.rows is None else packed.rows
+        # A small part of many images is no reason to fill a device with all of them.
+        alone = self.device.type != "cpu" and 2 * len(rows) < len(images)
+        needed = _bytes(images[:1]) * (len(rows) if alone else len(images))
+        self.resident = needed < RESIDENT * _free_memory(self.device)
+        if alone and self.resident:
+            images, rows = images[rows], torch.arange(len(packed))
         place = self.device if self.resident else torch.device("cpu")
-        self._images, self._labels = packed.images.to(place), packed.labels.to(place)
-        self._ids = packed.ids.to(place)
+        self._images, self._rows = images.to(place), rows.to(place)
+        self._labels, self._ids = packed.labels.to(place), packed.ids.to(place)
 
     def _check(self) -> None:
         if self.batch_size < 1 or not 0 <= self.rank < self.world:
@@ -105,7 +111,7 @@ class Batches:
         for part in parts:
             began = time.perf_counter()
             places = part.to(self.device, non_blocking=True)
-            batch = Batch(self._images[places], self._labels[places], self._ids[places])
+            batch = Batch(self._images[self._rows[places]], self._labels[places], self._ids[places])
             self.waited += time.perf_counter() - began
             yield batch
 
@@ -153,11 +159,11 @@ class Batches:
             put(error)
 
     def _copied(self, part: Tensor, stream: torch.cuda.Stream | None) -> _Ready:
-        sources = (self._images, self._labels, self._ids)
+        sources = ((self._images, self._rows[part]), (self._labels, part), (self._ids, part))
         if stream is None:
-            images, labels, ids = (source[part].to(self.device) for source in sources)
+            images, labels, ids = (source[places].to(self.device) for source, places in sources)
             return _Ready(Batch(images, labels, ids), None)
-        pinned = [_pinned(source, part) for source in sources]
+        pinned = [_pinned(source, places) for source, places in sources]
         with torch.cuda.stream(stream):
             images, labels, ids = (tensor.to(self.device, non_blocking=True) for tensor in pinned)
             return _Ready(Batch(images, labels, ids), stream.record_event())

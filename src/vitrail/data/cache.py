@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data import cache_file
-from vitrail.data.dataset import Dataset, Relabelled, Subset
+from vitrail.data.broken import Skipped, Tally, named
+from vitrail.data.dataset import Carved, Dataset, Relabelled, Subset
 from vitrail.data.known import cache_folder
 from vitrail.errors import BrokenImage, DataError, InputError, Notice
 from vitrail.report import show
 
-MAX_BROKEN = 0.01  # of all images: more than this is no accident
 _BLOCK = 4 << 20  # bytes of pixels that are written and checked together
 _IN_MEMORY = 1 << 30  # bytes: arrays that fit are converted without a file
 _CHECKED = 256 << 20  # bytes in memory that a checksum reads: a fraction of a second
 _AHEAD = 2  # blocks that are decoded while one is written
 
 Progress = Callable[[int, int], None]  # images done, and of how many
-Skipped = tuple[tuple[str, str], ...]  # names and reasons
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
     """All images of a data set that could be read, in its order."""
 
-    images: Tensor  # M C H W uint8
+    images: Tensor  # M C H W uint8; or more, of which these are `rows`
     labels: Tensor  # M int64, or M K float32
     ids: Tensor  # M int64: the samples' numbers in the data set
     classes: tuple[str, ...]
     name: str
     skipped: Skipped = ()
     pixels: str = ""  # a checksum of the images, where the file that they are mapped from has one
+    rows: Tensor | None = None  # M int64: where each lies in `images`, where that is the whole that these are a part of
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,7 +56,7 @@ class Packed:
     def checksum(self) -> str:
         """Tells these images and labels from others, wherever they lie; of very many in memory it looks at some."""
         state = hashlib.sha256(f"{tuple(self.images.shape)} {self.classes} {self.pixels}".encode())
-        for tensor in (self.ids, self.labels):
+        for tensor in (self.ids, self.labels, *(() if self.rows is None else (self.rows,))):
             state.update(tensor.contiguous().numpy().data.cast("B"))
         step = max(1, -(-self.images.numel() // _CHECKED))
         for image in () if self.pixels else self.images[::step]:
@@ -108,23 +108,30 @@ def pack(
     workers: int | None = None,
     progress: Progress | None = None,
     verify: bool = False,
-    max_broken: float = MAX_BROKEN,
+    tally: Tally | None = None,
+    whole: bool = False,
 ) -> Packed:
     """All images of a data set at one size; decoded the first time, mapped from a file ever after.
 
     The file is found again by the data set's name, place and size, and rebuilt with a notice where the data set has
     changed or the file is damaged (`verify` checks every byte). Images that cannot be read are left out and listed;
-    more than `max_broken` of all are an error. Images that lie in memory already need no file.
+    too many are an error: `tally` counts those of all splits of a source, and without one the data set stands alone.
+    Images that lie in memory already need no file. With `whole`, of a part that chance has chosen all that it was
+    chosen from is kept, so that another choice decodes nothing.
     """
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} has no images")
+    if whole and dataset.array is None and (part := _carved(dataset)) is not None:
+        options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
+        return _selected(dataset, part, pack(part.whole, size=size, channels=channels, tally=tally, **options))
+    tally = tally or Tally(len(dataset))
     count = len(dataset) * channels * size[0] * size[1]
     if (array := dataset.array) is not None and (tuple(array.shape[2:]) == size or count <= _IN_MEMORY):
         return _packed(dataset, _converted(array, size, channels, progress), {})
     path = (folder or default_folder()) / _file_name(dataset, size, channels)
     expected = {"fingerprint": dataset.fingerprint, "size": list(size), "channels": channels, "count": len(dataset)}
     try:
-        return _open(dataset, path, expected, verify=verify)
+        return _counted(_open(dataset, path, expected, verify=verify), tally)
     except FileNotFoundError:
         pass
     except cache_file.Unusable as reason:
@@ -135,12 +142,19 @@ def pack(
         path.parent.mkdir(parents=True, exist_ok=True)
         with cache_file.only_one(path):
             try:
-                return _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
+                found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
+                return _counted(found, tally)
             except (FileNotFoundError, cache_file.Unusable):
-                _build(dataset, path, expected, workers=workers, progress=progress, max_broken=max_broken)
+                _build(dataset, path, expected, workers=workers, progress=progress, tally=tally)
         return _open(dataset, path, expected, verify=False)
     except OSError as error:
         raise _not_written(path, error, count) from error
+
+
+def _counted(packed: Packed, tally: Tally) -> Packed:
+    """The same, its broken images told to the tally."""
+    tally.add(packed.skipped)
+    return packed
 
 
 def _file_name(dataset: Dataset, size: tuple[int, int], channels: int) -> str:
@@ -167,7 +181,9 @@ def _not_written(path: Path, error: OSError, count: int) -> DataError:
 
 def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str], pixels: str = "") -> Packed:
     ids = torch.tensor([index for index in range(len(dataset)) if index not in broken])
-    skipped = tuple((dataset.where(index), reason) for index, reason in sorted(broken.items()))
+    skipped = _told(dataset, dict(sorted(broken.items())))
+    if not len(ids):
+        raise DataError(f"no image of {dataset.name} can be read: {named(skipped)}. Repair them, or add others")
     return Packed(
         images=images,
         labels=dataset.labels[ids],
@@ -177,6 +193,25 @@ def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str], pixels: st
         skipped=skipped,
         pixels=pixels,
     )
+
+
+def _carved(dataset: Dataset) -> Carved | None:
+    """The part that chance has chosen, with whatever labels; None for any other data set."""
+    if isinstance(dataset, Relabelled):
+        return _carved(dataset.whole)
+    return dataset if isinstance(dataset, Carved) else None
+
+
+def _selected(dataset: Dataset, part: Carved, whole: Packed) -> Packed:
+    """The images of a part, where they lie among those of its whole."""
+    row_of, reasons = {number: row for row, number in enumerate(whole.ids.tolist())}, dict(whole.skipped)
+    broken = {at: reasons[part.where(at)] for at, number in enumerate(part.indices) if number not in row_of}
+    found = _packed(dataset, whole.images, broken, whole.pixels)
+    return replace(found, rows=torch.tensor([row_of[part.indices[at]] for at in found.ids.tolist()]))
+
+
+def _told(dataset: Dataset, broken: dict[int, str]) -> Skipped:
+    return tuple((dataset.where(index), reason) for index, reason in broken.items())
 
 
 def _converted(array: Tensor, size: tuple[int, int], channels: int, progress: Progress | None) -> Tensor:
@@ -209,7 +244,7 @@ def _build(
     *,
     workers: int | None,
     progress: Progress | None,
-    max_broken: float,
+    tally: Tally,
 ) -> None:
     size, channels = (expected["size"][0], expected["size"][1]), expected["channels"]
     pixels = channels * size[0] * size[1]
@@ -222,28 +257,16 @@ def _build(
         done = 0
         for results in _decoded(dataset, size, channels, workers=workers, block=max(1, _BLOCK // pixels)):
             good = [image for image in results if isinstance(image, Tensor)]
-            broken.update({done + place: why for place, why in enumerate(results) if isinstance(why, str)})
+            new = {done + place: why for place, why in enumerate(results) if isinstance(why, str)}
+            tally.add(_told(dataset, new))
+            broken.update(new)
             done += len(results)
-            _check_broken(dataset, broken, max_broken)
             if good:
                 yield torch.cat(good)
             if progress is not None:
                 progress(done, len(dataset))
 
     cache_file.write(path, blocks(), lambda: expected | {"broken": broken})
-
-
-def _check_broken(dataset: Dataset, broken: dict[int, str], max_broken: float) -> None:
-    """DataError with names and advice where more images are broken than `max_broken` of all."""
-    if len(broken) <= max_broken * len(dataset):
-        return
-    told = ((dataset.where(index), reason) for index, reason in list(broken.items())[:5])
-    shown = "; ".join(f"{where} ({reason.removeprefix(f'{where} ')})" for where, reason in told)
-    raise DataError(
-        f"{dataset.name}: {len(broken):,} or more of {len(dataset):,} images cannot be read, over the limit of "
-        f"{show(max_broken, 'share')}: {shown}{'; ...' if len(broken) > 5 else ''}. Repair or remove them; "
-        f"`vitrail doctor` lists them all"
-    )
 
 
 def _decoded(

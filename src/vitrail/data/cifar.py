@@ -59,7 +59,7 @@ def read_cifar(path: Path) -> Found:
     else:
         raise DataError(f"{path} holds no CIFAR pickles; it should hold the folder {_LAYOUTS[0].folder} or its .tar.gz")
     meta = load_pickle(contents[layout.meta], f"{path}: {layout.meta}")
-    classes = tuple(str(name) for name in _entry(meta, layout.names, list, f"{path}: {layout.meta}"))
+    classes = tuple(_text(name) for name in _entry(meta, layout.names, list, f"{path}: {layout.meta}"))
     parts = [
         _dataset(path, (split, names), contents, layout, classes)
         for split, names in (("train", layout.train), ("test", layout.test))
@@ -78,7 +78,12 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
         raise DataError(f"{name} is damaged: {type(error).__name__}: {error}; unpack the archive again") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{name} holds a {type(loaded).__name__}, not a dict; unpack the archive again")
-    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in loaded.items()}
+    return {_text(key): value for key, value in loaded.items()}
+
+
+def _text(value: object) -> str:
+    """A name, which Python 2 wrote as bytes; pickles that Python 3 has written again keep it so."""
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
@@ -88,11 +93,14 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# What an array's pickle calls first; numpy has moved it twice, so it is asked for rather than imported.
+# What an array's pickle calls first; numpy has moved both twice, so they are asked for rather than imported.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
+_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # since protocol 5, which new Pythons write by themselves
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
+    ("numpy._core.numeric", "_frombuffer"): _FROM_BUFFER,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _latin1,

@@ -81,6 +81,10 @@ class Subset(Dataset):
         return self.whole.encoded(self.indices[index])
 
 
+class Carved(Subset):
+    """A part that chance has chosen: another seed chooses another, so that its whole is what is worth keeping."""
+
+
 class Relabelled(Dataset):
     """A data set with other labels: the same images, the classes of another data set."""
 
@@ -117,6 +121,7 @@ class Splits(NamedTuple):
     val: Dataset
     test: Dataset | None
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()  # folders that stand where classes do, and hold no image
 
 
 class Found(NamedTuple):
@@ -126,6 +131,7 @@ class Found(NamedTuple):
     val: Dataset | None = None
     test: Dataset | None = None
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()  # folders that stand where classes do, and hold no image
 
 
 class Batch(NamedTuple):

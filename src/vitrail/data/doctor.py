@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.data.cache import MAX_BROKEN
+from vitrail.data.broken import MAX_BROKEN, lost, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
@@ -84,13 +84,15 @@ def examine(
         _overview(splits, parts, samples),
         _splits_table(parts, samples, advice),
         _classes_table(parts, advice),
-        *_broken_table(samples, advice),
+        *_broken_table(parts, samples, advice),
         *_duplicates(samples, advice),
         _sizes(samples, image_size, advice),
         _kinds(samples, advice),
         _costs(parts, speed, (channels, *image_size), cost, advice),
     ]
     _suspicious(samples, splits.train.classes, advice)
+    if splits.empty:
+        advice.append(f"Folders without an image: {_listed(splits.empty)}. Add images, or remove them.")
     if limit is not None and len(work) < sum(map(len, parts.values())):
         advice.append(f"Only {len(work):,} images were looked at; leave out the limit to see all.")
     sections.append(Text("Notes", "\n".join(splits.notes) or "None."))
@@ -184,20 +186,35 @@ def _classes_table(parts: dict[str, Dataset], advice: list[str]) -> Table:
     return Table("Classes", {"class": "", **dict.fromkeys(parts, ""), "share": "share"}, tuple(rows))
 
 
-def _broken_table(samples: Sequence[Sample], advice: list[str]) -> list[Section]:
+def _broken_table(parts: dict[str, Dataset], samples: Sequence[Sample], advice: list[str]) -> list[Section]:
     broken = [(sample.where, sample.broken) for sample in samples if sample.broken is not None]
     if not broken:
         return []
-    if len(broken) <= MAX_BROKEN * len(samples):
-        advice.append(f"Unreadable images, which training skips: {len(broken):,}. Repair or remove them.")
-    else:
+    if too_many(len(broken), len(samples)):
         advice.append(
             f"{len(broken):,} of {len(samples):,} images cannot be read, more than {100 * MAX_BROKEN:g} %: training "
             "would stop. Repair or remove them."
         )
+    else:
+        advice.append(f"Unreadable images, which training skips: {len(broken):,}. Repair or remove them.")
+        advice += [sentence for split, part in parts.items() for sentence in _lost(split, part, samples)]
     short = _shortener(samples)
     rows = [{"file": short(where), "reason": reason.removeprefix(f"{where} ")} for where, reason in broken]
     return [Table("Unreadable", {"file": "", "reason": ""}, tuple(rows))]
+
+
+def _lost(split: str, part: Dataset, samples: Sequence[Sample]) -> list[str]:
+    """What is said of a split that unreadable images leave empty or without a class, where all of it was seen."""
+    seen = [sample for sample in samples if sample.split == split]
+    if len(seen) < len(part):
+        return []
+    if all(sample.broken is not None for sample in seen):
+        return [f"No image of {split} can be read: training would stop."]
+    left = Counter(label for sample in seen if sample.broken is None for label in sample.labels)
+    names = lost(part.classes, counts(part), [left[index] for index in range(len(part.classes))])
+    stops = "; training would stop" if split == "train" else ""
+    sentence = lost_from_split(split, names)
+    return [f"{sentence[0].upper()}{sentence[1:]}{stops}."] if names else []
 
 
 def _duplicates(samples: Sequence[Sample], advice: list[str]) -> list[Section]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,7 +86,7 @@ def _walk(folder: Path, prefix: str, above: frozenset[str]) -> Iterator[str]:
     except OSError as error:
         raise DataError(f"{folder} cannot be listed: {error.strerror}; check its permissions") from error
     for entry in entries:
-        if entry.name.startswith(".") or entry.name in _JUNK:
+        if not _is_shown(entry.name):
             continue
         if entry.is_dir():
             real = os.path.realpath(entry.path)
@@ -121,8 +121,10 @@ def _one_folder(root: Path, found: Scan) -> Found:
     classes = _classes(members)
     _refuse_one_nested(root, members, classes)
     dataset = _files(root, members, classes, str(root))
+    empty = tuple(name for name in _folders(root) if name not in classes)
     notes = [f"{root} has {len(members):,} images in {len(classes)} class folders."]
-    return Found(dataset, notes=(*notes, *_leftovers(found, len(found.images) - len(members), [])))
+    notes += _leftovers(found, len(found.images) - len(members), [], empty)
+    return Found(dataset, notes=tuple(notes), empty=empty)
 
 
 def _split_folders(root: Path, found: Scan, folders: dict[str, str]) -> Found:
@@ -146,8 +148,29 @@ def _split_folders(root: Path, found: Scan, folders: dict[str, str]) -> Found:
         for split, members in inside.items()
     }
     sizes = ", ".join(f"{names[split]} {len(members):,}" for split, members in inside.items())
-    notes = (f"{root} has splits of its own: {sizes} images.", *_leftovers(found, classless, sorted(elsewhere)))
-    return Found(parts_of["train"], parts_of.get("val"), parts_of.get("test"), notes)
+    empty = tuple(_empty_of_splits(root, folders, classes))
+    notes = [f"{root} has splits of its own: {sizes} images."]
+    notes += _leftovers(found, classless, sorted(elsewhere), empty)
+    return Found(parts_of["train"], parts_of.get("val"), parts_of.get("test"), tuple(notes), empty)
+
+
+def _empty_of_splits(root: Path, folders: Iterable[str], classes: Sequence[str]) -> Iterator[str]:
+    """Splits without images, and folders in the others that are no class for want of any."""
+    for top in _folders(root):
+        if top in folders:
+            yield from (f"{top}{os.sep}{name}" for name in _folders(root / top) if name not in classes)
+        elif top.lower() in SPLIT_NAMES:
+            yield top
+
+
+def _folders(root: Path) -> list[str]:
+    """The folders in a folder that are not hidden."""
+    return sorted((entry.name for entry in os.scandir(root) if entry.is_dir() and _is_shown(entry.name)), key=natural)
+
+
+def _is_shown(name: str) -> bool:
+    """Whether a file or folder is meant for people to see."""
+    return not name.startswith(".") and name not in _JUNK
 
 
 def _classes(members: Sequence[str]) -> tuple[str, ...]:
@@ -170,7 +193,10 @@ def _refuse_one_nested(root: Path, members: Sequence[str], classes: tuple[str, .
         )
 
 
-def _leftovers(found: Scan, classless: int, elsewhere: Sequence[str]) -> Iterator[str]:
+def _leftovers(found: Scan, classless: int, elsewhere: Sequence[str], empty: Sequence[str]) -> Iterator[str]:
+    if empty:
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        yield f"Folders without an image are left out: {', '.join(empty[:5])}{more}."
     if classless:
         yield f"Images outside of class folders are left out: {classless:,}."
     if elsewhere:

@@ -14,6 +14,7 @@ from vitrail.data.arrays import CLASSES_FILE
 from vitrail.data.dataset import Dataset, Found, Subset, digest, file_facts, label_digest
 from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.folder import SPLIT_NAMES, natural
+from vitrail.data.joined import joined_by
 from vitrail.errors import BrokenImage, DataError
 
 _BLOCK = 512
@@ -255,6 +256,7 @@ def _label(data: bytes, suffix: str, where: str) -> int | str | list[int | str]:
 
 def _labels(found: Sequence[Any], places: Sequence[Place], shards: Sequence[Path]) -> tuple[Tensor, tuple[str, ...]]:
     """Labels N or N K, and the classes: those of classes.txt beside the shards, or those that occur."""
+    _refuse_joined(found, places, shards)
     several = any(isinstance(label, list) for label in found)
     listed = [label if isinstance(label, list) else [label] for label in found]
     flat = {item for labels in listed for item in labels}
@@ -281,3 +283,14 @@ def _labels(found: Sequence[Any], places: Sequence[Place], shards: Sequence[Path
     for index, row in enumerate(rows):
         marks[index, row] = 1.0
     return marks, classes
+
+
+def _refuse_joined(found: Sequence[Any], places: Sequence[Place], shards: Sequence[Path]) -> None:
+    """DataError where a text holds several labels that would become one class."""
+    if (joined := joined_by([label for label in found if isinstance(label, str)], several=False)) is None:
+        return
+    place = places[found.index(joined[0])]
+    raise DataError(
+        f"{shards[place.shard]}: {place.key} has the label {joined[0]!r}, which would be one class; for several labels "
+        f"write a list in {place.key}.json (where it is one class, give it a name without {joined[1]})"
+    )

@@ -104,4 +104,22 @@ def _find_in_folder(path: Path) -> Found:
         return read_arrays(path)
     if find_shards(path):
         return read_shards(path)
-    return read_folder(path)
+    return _beside_tables(path, [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES])
+
+
+def _beside_tables(path: Path, tables: list[Path]) -> Found:
+    """A folder of images; where a table lies in it that may be what was meant, that is said."""
+    if not tables:
+        return read_folder(path)
+    shown = ", ".join(str(table) for table in tables[:3])
+    try:
+        found = read_folder(path)
+    except DataError as error:
+        raise DataError(f"{error}; or point to the table in it that has the labels: {shown}") from error
+    if len(found.train.classes) == 1:
+        raise DataError(
+            f"{path} has one class folder only, {found.train.classes[0]!r}, and a table beside it; if that has the "
+            f"labels, point to it: {shown}"
+        )
+    note = f"Labels come from the names of folders; to take them from a table, point to it: {shown}."
+    return found._replace(notes=(*found.notes, note))

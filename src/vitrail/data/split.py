@@ -2,11 +2,12 @@
 
 import hashlib
 from collections import Counter, defaultdict
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from vitrail.data.dataset import Dataset, Found, Relabelled, Splits, Subset
+from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
 from vitrail.errors import DataError, nearest
 
 VAL_SHARE = 0.1
@@ -36,7 +37,7 @@ def complete(found: Found, *, val: Dataset | float | None, seed: int) -> Splits:
             f"Validation is {len(held):,} of {len(found.train):,} training images ({100 * share:g} % of each class), "
             f"{why}; which ones is decided by a hash of each sample's name, so that adding files moves hardly any."
         )
-    return Splits(*_aligned(train, held, found.test), notes=tuple(notes))
+    return Splits(*_aligned(train, held, found.test), notes=tuple(notes), empty=found.empty)
 
 
 def carve(whole: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -55,7 +56,7 @@ def carve(whole: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         chosen.update(index for _, index in sorted(members)[:count])
     kept = [index for index in range(len(whole)) if index not in chosen]
-    return Subset(whole, kept), Subset(whole, sorted(chosen))
+    return Carved(whole, kept), Carved(whole, sorted(chosen))
 
 
 def _strata(labels: Tensor) -> list[int]:
@@ -98,7 +99,23 @@ def _aligned(train: Dataset, val: Dataset, test: Dataset | None) -> tuple[Datase
     return train, val, None if test is None else align(test, train.classes, multi_label=several)
 
 
-def counts(dataset: Dataset) -> list[int]:
+class Labelled(Protocol):
+    """What has labels of classes: a data set, or its images when they are packed."""
+
+    @property
+    def labels(self) -> Tensor:
+        """N int64, or N K float32."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several."""
+
+
+def counts(dataset: Labelled) -> list[int]:
     """How many images of each class."""
     if dataset.multi_label:
         return [int(count) for count in dataset.labels.sum(dim=0).tolist()]

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Found, Subset
 from vitrail.data.folder import SPLIT_NAMES, Files, natural
+from vitrail.data.joined import joined_by, split_labels, with_marks
 from vitrail.errors import DataError, nearest
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -20,7 +21,6 @@ PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_pat
 LABEL = ("label", "class", "category")
 LABELS = ("labels", "classes", "tags")
 SPLIT = ("split", "set", "subset")
-SEPARATOR = "|"
 _LOOKED_AT = 100  # first rows, whose files must not all be missing
 
 Row = Mapping[str, Any]
@@ -47,7 +47,8 @@ def read_table(path: Path) -> Found:
     _refuse_missing(path, files)
     labels, classes, note = _labels(path, rows, columns)
     whole = Files(path.parent, files, labels, classes, name=str(path))
-    notes = [f"{path} has {len(rows):,} images; {note}."]
+    _refuse_joined(path, rows, columns)
+    notes = [f"{path} has {len(rows):,} images; {note}.", *_doubts(labels, classes, columns)]
     if columns.ignored:
         notes.append(f"These columns are not used: {', '.join(columns.ignored)}.")
     if columns.split is None:
@@ -179,10 +180,47 @@ def _several(path: Path, number: int, column: str, value: Any) -> list[str]:
     if value is None:
         return []
     if isinstance(value, str):
-        return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
+        return split_labels(value)
     if not isinstance(value, list):
         raise DataError(f"{path}, line {number}: {column} is {value!r}; it must be a list, or names joined by |")
     return [_text(path, number, column, item) for item in value]
+
+
+def _refuse_joined(path: Path, rows: Sequence[tuple[int, Row]], columns: Columns) -> None:
+    """DataError where a cell holds several labels that would become one class; a list means what it says."""
+    column = columns.label or columns.labels
+    if column is None:
+        return
+    cells = [(number, str(cell)) for number, row in rows if not isinstance(cell := row.get(column), list | None)]
+    found = joined_by([cell for _, cell in cells], several=columns.label is None)
+    if found is None:
+        return
+    name, separator = found
+    number = next(number for number, cell in cells if name in cell)
+    if columns.label is None:
+        mark = "the spaces" if separator == " " else separator
+        raise DataError(
+            f"{path}, line {number}: labels are joined by |; {name!r} would be one class: replace {mark} by | (where "
+            "it is the name of a class, write lists of labels in a .jsonl file)"
+        )
+    raise DataError(
+        f"{path}, line {number}: {column} is one class an image, and {name!r} would be one; for several labels call "
+        f"the column labels and join them by | (where it is one class, give it a name without {separator})"
+    )
+
+
+def _doubts(labels: Tensor, classes: Sequence[str], columns: Columns) -> Iterator[str]:
+    """What a person should look at, though it may be right."""
+    if columns.one_hot:
+        return
+    if odd := with_marks(classes, several=columns.labels is not None):
+        more = f" and {len(odd) - 3:,} more" if len(odd) > 3 else ""
+        yield f"Each of these is one class, in spite of the marks in its name: {', '.join(map(repr, odd[:3]))}{more}."
+    if labels.ndim == 2 and bool((labels.sum(dim=1) == 1).all()):
+        yield (
+            f"Every image has one label, though {columns.labels} may hold several, joined by |; if there is never more "
+            "than one, call the column label."
+        )
 
 
 def _split(path: Path, rows: Sequence[tuple[int, Row]], column: str) -> dict[str, list[int]]:

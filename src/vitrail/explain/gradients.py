@@ -1,21 +1,16 @@
 """Saliency by gradients: of the pixels, along a path, and of the maps of any level."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.config import Count
-from vitrail.errors import ConfigError
 from vitrail.explain.method import Method, score
 from vitrail.explain.placement import placing, to_pixels
-from vitrail.layers.patch import Grid
-from vitrail.layers.stage import to_map
 from vitrail.models.backbone import Backbone
+from vitrail.tasks.grad_cam import grad_cam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +59,9 @@ class GradCAMConfig(Method, kind="grad_cam"):
 
     def maps(self, model: Backbone, images: Tensor, target: Tensor) -> Tensor:
         """B H W, none negative."""
-        entered: list[Entered] = []
-        with _entering(model, entered), placing(model) as places:
-            features = model.features(images)
-            logits = model.classify(features)
-        count = len(features.pyramid)
-        if not -count <= self.level < count:
-            raise ConfigError(f"level {self.level} does not exist; the model has {count}, from 0 to {count - 1}")
-        maps = features.pyramid[self.level]
-        grid = (maps.shape[2], maps.shape[3])
-        # The last level is a picture of the patches, which are what the head reads.
-        read = features.patches if self.level % count == count - 1 else maps
-        found = [one.values for one in entered if _fits(one, grid, features.prefix.shape[1])] + [read]
-        chosen = logits.gather(1, target[:, None]).sum()
-        slopes = torch.autograd.grad(chosen, found, allow_unused=True, materialize_grads=True)
-        for values, slope in zip(reversed(found), reversed(slopes), strict=True):
-            patches, gain = (_on_grid(part.detach(), grid) for part in (values, slope))  # B D h w
-            if gain.any():
-                cam = (gain.mean(dim=(2, 3), keepdim=True) * patches).sum(dim=1).relu()  # B h w
-                exact = cam.to(torch.promote_types(cam.dtype, torch.float32))
-                return to_pixels(exact, (images.shape[2], images.shape[3]), places)
-        return images.new_zeros(len(images), *images.shape[2:])  # a constant model
+        with placing(model) as places:
+            maps = grad_cam(model, images, target, level=self.level)
+        return to_pixels(maps, (images.shape[2], images.shape[3]), places)
 
 
 def pixel_gradients(model: Backbone, images: Tensor, target: Tensor) -> Tensor:
@@ -92,37 +69,3 @@ def pixel_gradients(model: Backbone, images: Tensor, target: Tensor) -> Tensor:
     images = images.detach().clone().requires_grad_()
     (slope,) = torch.autograd.grad(score(model, images, target).sum(), images)
     return slope
-
-
-class Entered(NamedTuple):
-    """What entered a block: tokens B P+N D or a map B D h w, and the grid."""
-
-    values: Tensor
-    grid: Grid
-
-
-@contextmanager
-def _entering(model: Backbone, entered: list[Entered]) -> Iterator[None]:
-    """Collects what enters each block, in order."""
-
-    def keep(block: nn.Module, inputs: tuple[Any, ...]) -> None:
-        values = inputs[0]
-        entered.append(Entered(values, inputs[1] if values.ndim == 3 else (values.shape[2], values.shape[3])))
-
-    hooks = [block.register_forward_pre_hook(keep) for block in model.blocks]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _fits(one: Entered, grid: Grid, num_prefix: int) -> bool:
-    """Whether a block has one token for each patch of a grid, with all prefix tokens or none."""
-    count = grid[0] * grid[1]
-    return one.grid == grid and (one.values.ndim == 4 or one.values.shape[1] in (count, count + num_prefix))
-
-
-def _on_grid(found: Tensor, grid: Grid) -> Tensor:
-    """A map as it is, tokens B P+N D as B D h w."""
-    return found if found.ndim == 4 else to_map(found[:, -grid[0] * grid[1] :], grid)

@@ -77,11 +77,12 @@ class Classify(Task):
             self.thresholds.copy_(results["thresholds"])
 
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
-        """Probabilities B K, and `chosen` B K: the likeliest class, or all labels whose threshold is reached."""
+        """Outputs, probabilities and `chosen`, B K each: the likeliest class, or labels whose threshold is reached."""
         logits = self.outputs(images).float()
         if self.multi_label:
             probabilities = logits.sigmoid()
-            return {"probabilities": probabilities, "chosen": probabilities >= self.thresholds}
-        probabilities = logits.softmax(dim=1)
-        chosen = F.one_hot(probabilities.argmax(dim=1), len(self.classes)).bool()
-        return {"probabilities": probabilities, "chosen": chosen}
+            chosen = probabilities >= self.thresholds
+        else:
+            probabilities = logits.softmax(dim=1)
+            chosen = F.one_hot(logits.argmax(dim=1), len(self.classes)).bool()
+        return {"outputs": logits, "probabilities": probabilities, "chosen": chosen}

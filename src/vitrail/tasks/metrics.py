@@ -1,4 +1,9 @@
-"""Meters of classification: one label an image, or several; summed up over batches and over processes."""
+"""Meters of classification: one label an image, or several; summed up over batches and over processes.
+
+Ranks (AP, AUC) are scikit-learn's. Counts are summed here and held to torchmetrics by tests: one softmax a batch serves
+all, in 0.3 to 0.4 of torchmetrics' time (100,000 x 10 and 10,000 x 1,000 random logits, one core); its import takes a
+second, and its collections, with groups, told top-1 for top-5 where the first batch had the same counts (version 1.9).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -37,15 +42,13 @@ class ClassMeter:
         log_probabilities = F.log_softmax(outputs.double(), dim=1)
         confidence, said = log_probabilities.exp().max(dim=1)
         right = said == labels
-        place = (confidence * BINS).long().clamp(0, BINS - 1)
-        bins = F.one_hot(place, BINS).double()  # B 15; a product sums in the same order each time
         sums = {
             "support": torch.bincount(labels, minlength=count),
             "predicted": torch.bincount(said, minlength=count),
             "correct": torch.bincount(labels[right], minlength=count),
             "nll": F.nll_loss(log_probabilities, labels, reduction="sum"),
             "top5": (outputs.topk(min(5, count), dim=1).indices == labels[:, None]).sum(),
-            "bins": torch.stack([bins.sum(dim=0), confidence @ bins, right.double() @ bins]),  # 3 15
+            "bins": _sorted(confidence, right),
         }
         if count <= MAX_CONFUSION:
             pairs = torch.bincount(labels * count + said, minlength=count * count)
@@ -71,22 +74,19 @@ class ClassMeter:
         sums = {name: value.cpu() for name, value in self._sums.items()}
         support, predicted, correct = (sums[name].double() for name in ("support", "predicted", "correct"))
         images = int(support.sum())
-        filled, confidence, right = sums["bins"]
         recall = correct / support  # 0 / 0 = NaN
         results: dict[str, Any] = {
             "accuracy": float(correct.sum()) / images,
+            **({"top5": int(sums["top5"]) / images} if self.num_classes > 5 else {}),
             "balanced_accuracy": float(recall.nanmean()),
             "nll": float(sums["nll"]) / images,
-            "ece": float((confidence - right).abs().sum()) / images,
+            **_calibration(sums["bins"]),
             "images": images,
             "precision": correct / predicted.clamp(min=1),
             "recall": recall,
             "f1": torch.where(support > 0, 2 * correct / (support + predicted).clamp(min=1), torch.nan),
             "support": sums["support"],
-            "bins": torch.stack([filled, confidence / filled.clamp(min=1), right / filled.clamp(min=1)]),
         }
-        if self.num_classes > 5:
-            results["top5"] = int(sums["top5"]) / images
         if "confusion" in sums:
             results["confusion"] = sums["confusion"]
         return results
@@ -95,12 +95,13 @@ class ClassMeter:
 class LabelMeter:
     """Several labels an image: AP and AUC by label and on average, and thresholds that make F1 largest.
 
-    Precision, recall and F1 are those of the `thresholds` given, the ones a task has stored; `compute` also finds the
-    best ones for what it has seen, which a task may adopt if this was its validation.
+    Precision, recall, F1 and what is exactly right are those of the `thresholds` given, the ones a task has stored, and
+    decided as it does: in float32. `compute` also finds the best ones for what it has seen, which a task may adopt if
+    this was its validation.
     """
 
     def __init__(self, thresholds: Sequence[float]) -> None:
-        self.thresholds = torch.tensor(thresholds, dtype=torch.float64)
+        self.thresholds = torch.tensor(thresholds, dtype=torch.float32)
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
 
@@ -116,14 +117,15 @@ class LabelMeter:
         self._labels += other._labels
 
     def compute(self) -> Mapping[str, Any]:
-        """Numbers: ap, auc, f1, best_f1 (means over labels), exact (all labels right), bce, images.
+        """Numbers: ap, auc, f1, best_f1 (means over labels), exact (all right), label_accuracy, bce, ece, images.
 
-        Tensors K: ap_of, auc_of, precision, recall, f1_of, support, thresholds. `undefined` lists the labels that all
-        images have, or none: they have no AP, AUC or F1 (NaN), and do not count in the means.
+        Tensors K: ap_of, auc_of, precision, recall, f1_of, support, `used`, which are the thresholds given, and
+        `thresholds`, the best; bins 3 15 as ClassMeter's, of all labels of all images. `undefined` lists the labels
+        that all images have, or none: they have no AP, AUC or F1 (NaN), and do not count in the means.
         """
         if not self._labels:
             raise DataError("there is nothing to measure: no image was seen")
-        logits, labels = torch.cat(self._outputs).double(), torch.cat(self._labels).double()
+        logits, labels = torch.cat(self._outputs), torch.cat(self._labels)
         defined = (labels.min(dim=0).values < labels.max(dim=0).values).nonzero()[:, 0].tolist()
         if not defined:
             raise DataError(
@@ -135,7 +137,7 @@ class LabelMeter:
         support, predicted = truth.sum(dim=0), said.sum(dim=0)
         known = torch.zeros(len(self.thresholds), dtype=torch.bool).index_fill(0, torch.tensor(defined), True)
         f1 = torch.where(known, 2 * both / (support + predicted).clamp(min=1), torch.nan)
-        ranked = {label: _ranked(scores[:, label], truth[:, label]) for label in defined}
+        ranked = {label: _ranked(logits[:, label], scores[:, label], truth[:, label]) for label in defined}
         nothing = (torch.nan, torch.nan, 0.5, torch.nan)
         columns = torch.tensor([ranked.get(label, nothing) for label in range(len(known))], dtype=torch.float64)
         ap, auc, thresholds, best = columns.T
@@ -145,7 +147,9 @@ class LabelMeter:
             "f1": float(f1.nanmean()),
             "best_f1": float(best.nanmean()),
             "exact": float((said == truth).all(dim=1).double().mean()),
-            "bce": float(F.binary_cross_entropy_with_logits(logits, labels)),
+            "label_accuracy": float((said == truth).double().mean()),
+            "bce": float(F.binary_cross_entropy_with_logits(logits.double(), labels.double())),
+            **_calibration(_sorted(scores.double().flatten(), truth.flatten())),
             "images": len(labels),
             "ap_of": ap,
             "auc_of": auc,
@@ -153,20 +157,40 @@ class LabelMeter:
             "recall": both / support,  # 0 / 0 = NaN
             "f1_of": f1,
             "support": support,
+            "used": self.thresholds,
             "thresholds": thresholds,
             "undefined": [label for label in range(len(known)) if not known[label]],
         }
 
 
-def _ranked(scores: Tensor, truth: Tensor) -> tuple[float, float, float, float]:
+def _ranked(logits: Tensor, scores: Tensor, truth: Tensor) -> tuple[float, float, float, float]:
     """AP, AUC, the threshold with the largest F1, and that F1, of one label that some images have and some do not."""
     from sklearn import metrics  # type: ignore[import-untyped]  # noqa: PLC0415  (it takes a second)
 
-    true, given = truth.numpy(), scores.numpy()
-    precision, recall, cuts = metrics.precision_recall_curve(true, given)
+    true, order = truth.numpy(), logits.numpy()  # probabilities near 1 may be equal where logits are not
+    precision, recall, cuts = metrics.precision_recall_curve(true, scores.numpy())
     f1 = 2 * precision * recall / (precision + recall).clip(min=1e-12)
     best = int(f1[:-1].argmax())
-    # Midway to the next lower score: the same decisions here, and some room for images to come.
-    threshold = (cuts[best] + cuts[max(best - 1, 0)]) / 2
-    ap, auc = metrics.average_precision_score(true, given), metrics.roc_auc_score(true, given)
-    return float(ap), float(auc), float(threshold), float(f1[best])
+    threshold = _between(float(cuts[best - 1]) if best else 0.0, float(cuts[best]))
+    ap, auc = metrics.average_precision_score(true, order), metrics.roc_auc_score(true, order)
+    return float(ap), float(auc), threshold, float(f1[best])
+
+
+def _between(below: float, above: float) -> float:
+    """The float32 midway between a score and the next higher: the same decisions here, and room for images to come."""
+    middle = torch.tensor((below + above) / 2, dtype=torch.float32).item()
+    return middle if middle > below else above
+
+
+def _sorted(confidence: Tensor, right: Tensor) -> Tensor:
+    """How many predictions each bin holds, their confidence and how many are right, summed: float64 N, N -> 3 15."""
+    place = (confidence * BINS).long().clamp(0, BINS - 1)
+    bins = F.one_hot(place, BINS).double()  # N 15; a product sums in the same order each time
+    return torch.stack([bins.sum(dim=0), confidence @ bins, right.double() @ bins])
+
+
+def _calibration(sums: Tensor) -> dict[str, Any]:
+    """The calibration error, which is the mean gap between confidence and truth; and the bins as means."""
+    filled, confidence, right = sums
+    means = torch.stack([filled, confidence / filled.clamp(min=1), right / filled.clamp(min=1)])
+    return {"ece": float((confidence - right).abs().sum() / filled.sum()), "bins": means}

@@ -48,7 +48,7 @@ class Task(nn.Module):
 
     @abstractmethod
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
-        """Named results for float images B C H W: probabilities B K where there are classes, and what else it gives."""
+        """Named results for float images B C H W; with classes outputs, probabilities and chosen, B K each."""
 
     def adopt(self, results: Mapping[str, Any]) -> None:
         """Takes over what a validation chose, e.g. thresholds, so that predictions use it."""

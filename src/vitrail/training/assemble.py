@@ -14,10 +14,12 @@ from torch import Tensor
 
 from vitrail.data.augment import Augment, Prepare
 from vitrail.data.batches import Batches
-from vitrail.data.cache import Packed
-from vitrail.data.dataset import Batch
+from vitrail.data.broken import Skipped, Tally, left_out, lost, lost_from_split
+from vitrail.data.cache import Packed, Progress, pack
+from vitrail.data.dataset import Batch, Dataset
 from vitrail.data.mix import Mix
-from vitrail.errors import ConfigError
+from vitrail.data.split import counts
+from vitrail.errors import ConfigError, DataError
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
@@ -31,7 +33,7 @@ from vitrail.training.loop import Loop
 from vitrail.training.normalisation import of_config
 from vitrail.training.optimiser import build as build_optimiser
 from vitrail.training.pace import sooner
-from vitrail.training.plan import Plan
+from vitrail.training.plan import Plan, stored_size
 from vitrail.training.schedule import Schedule
 from vitrail.training.state import Learner
 from vitrail.training.step import RecordedStep, Step, recordable
@@ -50,22 +52,46 @@ class Packs:
     val: Packed
     test: Packed | None
 
+    @property
+    def skipped(self) -> Skipped:
+        """The names of all images that could not be read, and why."""
+        return (*self.train.skipped, *self.val.skipped, *(() if self.test is None else self.test.skipped))
+
+
+def pack_split(
+    plan: Plan, dataset: Dataset, *, learning: bool, tally: Tally | None = None, progress: Progress | None = None
+) -> Packed:
+    """All images of a split, at the size at which a run stores them.
+
+    What validation was carved out of is stored as a whole, for any seed, at the size of the images to learn from.
+    """
+    size, of_whole = _size(plan, dataset, learning=learning), _size(plan, plan.data.train, learning=True)
+    channels = plan.backbone_config.channels
+    return pack(dataset, size=size, channels=channels, tally=tally, progress=progress, whole=size == of_whole)
+
+
+def _size(plan: Plan, dataset: Dataset, *, learning: bool) -> tuple[int, int]:
+    """The size of stored images; those to learn from leave room for crops."""
+    cropped = learning and plan.config.augment.crop == "resized"
+    return stored_size(dataset, plan.backbone_config.image_size, cropped=cropped)
+
 
 def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     """Decodes all images once, and fits the batch to a set that is smaller than one."""
     notes, splits = [], plan.data
+    tally = Tally(sum(len(part) for part in (splits.train, splits.val, splits.test) if part is not None))
     if not world.main:
         world.wait()  # the first process writes the cache, the others read it
     with logs.reading("training images") as progress:
-        train = plan.pack(splits.train, learning=True, progress=progress)
+        train = pack_split(plan, splits.train, learning=True, tally=tally, progress=progress)
     with logs.reading("images to judge by") as progress:
-        val = plan.pack(splits.val, learning=False, progress=progress)
-        test = None if splits.test is None else plan.pack(splits.test, learning=False, progress=progress)
+        judged = partial(pack_split, plan, learning=False, tally=tally, progress=progress)
+        val, test = judged(splits.val), None if splits.test is None else judged(splits.test)
+    packs = Packs(train=train, val=val, test=test)
     if world.main:
         world.wait()
-    if skipped := [*train.skipped, *val.skipped]:
-        many = f"{len(skipped)} broken images were left out, such as" if len(skipped) > 1 else "left out as broken:"
-        notes.append(f"{many} {skipped[0][1]}")
+    if packs.skipped:
+        notes += [left_out(packs.skipped), *_without(plan, packs)]
     config, unit = plan.config, 2 * world.size * plan.config.accumulate if world.size > 1 else plan.config.accumulate
     if config.batch_size > len(train):
         size = max(len(train) // unit * unit, unit)
@@ -81,7 +107,23 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     for note in fresh:
         logs.say(note)
     plan = Plan(**{**vars(plan), "config": config, "notes": (*plan.notes, *fresh)})
-    return plan, Packs(train=train, val=val, test=test)
+    return plan, packs
+
+
+def _without(plan: Plan, packs: Packs) -> Iterator[str]:
+    """What is said of a class that broken images have left without one; DataError where it cannot be learned."""
+    pairs = {
+        "train": (plan.data.train, packs.train),
+        "val": (plan.data.val, packs.val),
+        "test": (plan.data.test, packs.test),
+    }
+    for split, (part, packed) in pairs.items():
+        if part is None or packed is None or not plan.classes:
+            continue
+        if names := lost(part.classes, counts(part), counts(packed)):
+            if split == "train":
+                raise DataError(lost_from_split(split, names))
+            yield lost_from_split(split, names)
 
 
 def preparation(plan: Plan) -> Prepare:

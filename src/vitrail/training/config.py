@@ -84,8 +84,52 @@ class TrainConfig(Config):
     lora: Count | None = None  # rank of low-rank updates; all else but the head stays as it is
 
 
+# What others call a key of a recipe, or its part.
+_ELSEWHERE = {
+    "accum_iter": "accumulate",
+    "arch": "model",
+    "auto_augment": "augment.randaugment",
+    "bs": "batch_size",
+    "clip_grad": "optimiser.clip",
+    "color_jitter": "augment.colour",
+    "drop": "options.dropout",
+    "drop_path": "options.drop_path",
+    "dropout": "options.dropout",
+    "grad_clip": "optimiser.clip",
+    "gradient_accumulation_steps": "accumulate",
+    "hflip": "augment.flip",
+    "img_size": "image_size",
+    "input_size": "image_size",
+    "learning_rate": "optimiser.lr",
+    "max_epochs": "epochs",
+    "max_grad_norm": "optimiser.clip",
+    "model_ema_decay": "ema",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "opt": "optimiser.kind",
+    "patience": "early_stop",
+    "per_device_train_batch_size": "batch_size",
+    "reprob": "augment.erase",
+    "resolution": "image_size",
+    "scheduler": "schedule",
+    "smoothing": "label_smoothing",
+    "warmup": "schedule.warmup_epochs",
+    "wd": "optimiser.weight_decay",
+}
 # These change what is kept on disk and nothing of what is learned: a resumed run may change them.
 FREE = ("keep", "save_every", "save_steps")
+
+
+def usual_name(name: str) -> str | None:
+    """The key of a recipe, such as "optimiser.lr", that others call so, or that is called so within its part."""
+    inside = [
+        f"{part.name}.{field.name}"
+        for part in dataclasses.fields(TrainConfig)
+        if isinstance(part.default, Config)
+        for field in dataclasses.fields(type(part.default))  # type: ignore[arg-type]
+        if field.name == name
+    ]
+    return _ELSEWHERE.get(name) or (inside[0] if len(inside) == 1 else None)
 
 
 def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
@@ -95,6 +139,8 @@ def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
     for name, value in changes.items():
         now = getattr(config, name, None)
         path = f"{where}.{name}" if where else name
+        if not hasattr(config, name) and (usual := usual_name(name)) not in (None, path):
+            raise ConfigError(f"{path} is not an option of {type(config).__name__}; here that is {usual}")
         if isinstance(now, Config) and not isinstance(now, Choice) and not isinstance(value, Config):
             plain[name] = change(now, _mapping(value, path), path)
         elif isinstance(now, dict):

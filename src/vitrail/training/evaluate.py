@@ -1,6 +1,5 @@
 """Evaluation: how good a model is on images it has not learned from, how sure of itself, and how fast."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,9 +13,10 @@ from vitrail.models.backbone import Backbone
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 from vitrail.tasks.predict import as_task
 from vitrail.tasks.task import Task
-from vitrail.training.evidence import interval
+from vitrail.training.evidence import by_class, confusions, interval, left_out
 
 MOST_MISTAKES = 20  # pairs of classes that a report lists
+_NAMED = 10  # broken images that it names
 _WIDEST = 20  # classes whose confusion matrix still fits a page
 
 
@@ -87,7 +87,15 @@ def evaluate(
         },
         {"images per second": "si", "waiting for data": "share"},
     )
-    return Report(f"{packed.name}: {results['images']:,} images", (*sections, speed))
+    broken = _broken(packed.skipped)
+    return Report(f"{packed.name}: {results['images']:,} images", (*sections, speed, *broken))
+
+
+def _broken(skipped: Sequence[tuple[str, str]]) -> Iterable[Table]:
+    """The names of images that could not be read, the first ones of many."""
+    if skipped:
+        few = f", the first {_NAMED} of {len(skipped):,}" if len(skipped) > _NAMED else ""
+        yield left_out(f"Images left out as broken{few}", skipped[:_NAMED])
 
 
 def _few(classes: Sequence[str]) -> str:
@@ -105,8 +113,7 @@ def _classes(classes: Sequence[str], results: Mapping[str, Any]) -> list[Section
         "negative log likelihood": results["nll"],
     }
     units: dict[str, Unit] = {name: "share" for name in values if name != "negative log likelihood"}
-    columns = {"images": "support", "precision": "precision", "recall": "recall", "F1": "f1"}
-    sections: list[Section] = [Facts("Result", values, units), _by_class(classes, results, columns)]
+    sections: list[Section] = [Facts("Result", values, units), _by_class(classes, results)]
     if (confusion := results.get("confusion")) is not None:
         sections += _confused(classes, confusion)
     return [*sections, _calibration(results["bins"])]
@@ -116,44 +123,28 @@ def _labels(classes: Sequence[str], results: Mapping[str, Any]) -> list[Section]
     """The sections of a classifier with several labels an image."""
     names = {"ap": "average precision, mean", "auc": "area under ROC, mean", "f1": "F1 at the thresholds, mean"}
     values: dict[str, Value] = {told: results[name] for name, told in names.items()}
-    values |= {"all labels right": results["exact"], "binary cross entropy": results["bce"]}
+    low, high = interval(results["exact"], results["images"])
+    values |= {"all labels right": results["exact"], "95 % interval, from": low, "to": high}
+    values |= {"calibration error (ECE)": results["ece"], "binary cross entropy": results["bce"]}
     units: dict[str, Unit] = {name: "share" for name in values if name != "binary cross entropy"}
-    columns = {"images": "support", "AP": "ap_of", "AUC": "auc_of", "precision": "precision", "recall": "recall"}
-    sections: list[Section] = [Facts("Result", values, units), _by_class(classes, results, columns | {"F1": "f1_of"})]
+    sections: list[Section] = [Facts("Result", values, units), _by_class(classes, results)]
     if lone := [classes[label] for label in results["undefined"]]:
         told = (
             f"All images have, or none has: {', '.join(lone)}. These have no AP, AUC and F1, and no part in the means."
         )
         sections.append(Text("Not measured", told))
-    return sections
+    return [*sections, _calibration(results["bins"], "labels")]
 
 
-def _by_class(classes: Sequence[str], results: Mapping[str, Any], columns: Mapping[str, str]) -> Table:
-    found = {shown: results[name].tolist() for shown, name in columns.items()}
-    rows: list[dict[str, Value]] = [
-        {"class": label, **{shown: _number(values[index]) for shown, values in found.items()}}
-        for index, label in enumerate(classes)
-    ]
-    units: dict[str, Unit] = {"class": "", **{shown: "" if shown == "images" else "share" for shown in columns}}
+def _by_class(classes: Sequence[str], results: Mapping[str, Any]) -> Table:
+    rows = by_class(classes, results)
+    units: dict[str, Unit] = {name: "" if name in ("class", "images", "threshold") else "share" for name in rows[0]}
     return Table("By class", units, rows)
-
-
-def _number(value: float) -> Value:
-    return None if math.isnan(value) else value
 
 
 def _confused(classes: Sequence[str], confusion: Tensor) -> Iterable[Table]:
     """The pairs that are mistaken most, and all of them where the classes are few."""
-    wrong = confusion.clone().fill_diagonal_(0)
-    support = confusion.sum(dim=1)
-    worst = wrong.flatten().sort(descending=True, stable=True)
-    rows: list[Mapping[str, Value]] = []
-    for count, place in zip(worst.values[:MOST_MISTAKES].tolist(), worst.indices.tolist(), strict=False):
-        if count:
-            truth, said = divmod(place, len(classes))
-            share = count / int(support[truth])
-            rows.append({"is": classes[truth], "taken for": classes[said], "images": count, "of its class": share})
-    if rows:
+    if rows := confusions(confusion, classes, MOST_MISTAKES):
         yield Table("Mistakes", {"is": "", "taken for": "", "images": "", "of its class": "share"}, rows)
     if len(classes) <= _WIDEST:
         corner = "is \N{RIGHTWARDS ARROW} taken for"
@@ -164,17 +155,17 @@ def _confused(classes: Sequence[str], confusion: Tensor) -> Iterable[Table]:
         yield Table("Confusion", {corner: "", **dict.fromkeys(classes, "")}, matrix)
 
 
-def _calibration(bins: Tensor) -> Table:
-    """How often answers of a confidence are right; bins 3 15."""
+def _calibration(bins: Tensor, counted: str = "images") -> Table:
+    """How often answers of a confidence are right, or labels of a probability there; bins 3 15."""
     count = bins.shape[1]
     rows = [
         {
             "confidence": f"{place / count:.2f} to {(place + 1) / count:.2f}",
-            "images": int(images),
+            counted: int(size),
             "mean": sure,
             "right": right,
         }
-        for place, (images, sure, right) in enumerate(bins.T.tolist())
-        if images
+        for place, (size, sure, right) in enumerate(bins.T.tolist())
+        if size
     ]
-    return Table("Calibration", {"confidence": "", "images": "", "mean": "share", "right": "share"}, rows)
+    return Table("Calibration", {"confidence": "", counted: "", "mean": "share", "right": "share"}, rows)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +14,15 @@ from vitrail.charts import Bin
 from vitrail.data.augment import Prepare
 from vitrail.data.colour import channel_values
 from vitrail.data.dataset import Batch
-from vitrail.errors import DataError, Unsupported
-from vitrail.layers.block import Block
+from vitrail.errors import DataError
 from vitrail.models.backbone import Backbone
-from vitrail.models.vit import ViT
-from vitrail.report import Value
+from vitrail.report import Table, Value
 from vitrail.tasks.task import Task
+from vitrail.training.overlay import light
+from vitrail.training.validate import numbers
 
 _GREY = 128  # where a patch is hidden
+_COUNTED = ("accuracy", "top5", "exact")  # metrics that are shares of the images
 _SURE = 1.959964  # standard deviations on either side that hold 95 % of a normal distribution
 
 
@@ -36,10 +37,18 @@ class Picture(NamedTuple):
 
 
 class View(NamedTuple):
-    """A picture, and how much the class token looks at each patch: h w."""
+    """A picture, and how bright each of its patches is in the model's eyes: h w."""
 
     picture: Picture
-    attention: Tensor
+    light: Tensor
+
+
+class Views(NamedTuple):
+    """Pictures with the light over them; what it is in a few words, and in sentences."""
+
+    shown: tuple[View, ...]
+    words: str
+    told: str
 
 
 class Rebuilt(NamedTuple):
@@ -55,19 +64,24 @@ class Rebuilt(NamedTuple):
 class Evidence:
     """Everything that one pass over the validation images shows.
 
-    `confusion` counts K K, rows the truth, and is None where an image may have several labels; `mistakes` come with the
-    most confident first; `examples` are the first image of each class, right or wrong.
+    `metrics` are the numbers of the task's meter. `confusion` counts K K, rows the truth, and is None where an image
+    may have several labels, or classes are very many; `mistakes` come with the most confident first; `examples` are
+    the first image of each class, right or wrong.
     """
 
     classes: tuple[str, ...]
     images: int
     metrics: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
     confusion: Tensor | None
     per_class: tuple[Mapping[str, Value], ...]
     calibration: tuple[Bin, ...]
     mistakes: tuple[Picture, ...]
     examples: tuple[Picture, ...]
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals of the metrics that are shares of the images."""
+        return {name: interval(self.metrics[name], self.images) for name in _COUNTED if name in self.metrics}
 
 
 def interval(share: float, count: int) -> tuple[float, float]:
@@ -90,26 +104,24 @@ def collect(
     where: Callable[[int], str] = "image {:,}".format,
     mistakes: int = 24,
     examples: int = 8,
-    bins: int = 15,
 ) -> Evidence:
     """Runs a classifier over batches of stored images (uint8 B C H W) and gathers what a report shows.
 
-    The task's `predict` gives `probabilities` and `chosen`, the classes that it settles for, B K each.
-    `prepare` makes the model's input of them, `where` names a sample by its number. The task is left in the mode in
-    which it came.
+    The task's `predict` gives `outputs`, which its meter takes, `probabilities`, and `chosen`, the classes that it
+    settles for, B K each. `prepare` makes the model's input of images, `where` names a sample by its number. The task
+    is left in the mode in which it came.
     """
     learning = task.training
     task.eval()
+    meter, seen = task.metrics(), 0
     wrong: list[Picture] = []
     first: dict[int, Picture] = {}
-    said, true = [], []
     try:
         for batch in batches:
-            results = task.predict(prepare(batch.images))
-            probabilities, chosen = results["probabilities"].float().cpu(), results["chosen"].cpu()  # B K each
-            answers = _answers(probabilities, chosen, batch.labels.cpu())
-            said.append((probabilities, chosen))
-            true.append(batch.labels.cpu())
+            found = task.predict(prepare(batch.images))
+            meter.update(found["outputs"], batch.labels)
+            seen += len(batch.labels)
+            answers = _answers(found["probabilities"].float().cpu(), found["chosen"].cpu(), batch.labels.cpu())
             picture = partial(_picture, batch, answers, classes, where)
             wrong += map(picture, _surest_mistakes(answers, mistakes))
             wrong = sorted(wrong, key=lambda one: -one.confidence)[:mistakes]
@@ -118,59 +130,41 @@ def collect(
                     first[label] = picture(index)
     finally:
         task.train(learning)
-    if not said:
+    if not seen:
         raise DataError("there are no images to evaluate on; the validation split is empty")
-    probabilities, chosen = (torch.cat(part) for part in zip(*said, strict=True))
-    labels = torch.cat(true)
-    figures = (_several if labels.ndim == 2 else _single)(probabilities, chosen, labels, classes, bins)
+    results = meter.compute()
     return Evidence(
         classes=tuple(classes),
-        images=len(labels),
+        images=seen,
+        metrics={name: value for name, value in numbers(results).items() if name != "images"},
+        confusion=results.get("confusion"),
+        per_class=tuple(by_class(classes, results)),
+        calibration=tuple(Bin(sure, right, int(size)) for size, sure, right in results["bins"].T.tolist()),
         mistakes=tuple(wrong),
         examples=tuple(first[label] for label in sorted(first)),
-        **figures._asdict(),
     )
 
 
-def class_attention(model: Backbone, images: Tensor) -> Tensor:
-    """How much the class token looks at each patch in the last block, mean of the heads: float B C H W -> B h w.
-
-    What it gives to itself and to other prefix tokens is left out, so that a map sums to at most 1. Unsupported, with
-    the reason, for models without a class token that is read, or without an attention matrix.
-    """
-    if not isinstance(model, ViT):
-        raise Unsupported(f"{type(model).__name__} has no class token whose attention could be shown")
-    if not model.config.class_token:
-        raise Unsupported("the model has no class token, so there is no attention of it to show")
-    if not model.config.pool.needs_class_token:
-        raise Unsupported(
-            f"the head reads the pool {model.config.pool.kind!r}: where the class token looks says nothing"
-        )
-    if not len(model.blocks):
-        raise Unsupported("the model has no blocks, so no token looks at another")
-    learning = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            tokens, grid = model.embed(images)
-            for block in model.blocks[:-1]:
-                tokens = block(tokens, grid)
-            last = cast("Block", model.blocks[-1])
-            read = last.norm1(tokens) if last.norm_placement == "pre" else tokens
-            row = torch.zeros(1, dtype=torch.long, device=tokens.device)
-            weights = last.attention.weights(read, grid, rows=row)[:, :, 0]  # B A P+N
-    finally:
-        model.train(learning)
-    return weights[:, :, -grid[0] * grid[1] :].mean(dim=1).unflatten(1, grid).float()  # B h w
+def by_class(classes: Sequence[str], results: Mapping[str, Any]) -> list[dict[str, Value]]:
+    """What a meter found of each class: a row with its name, None where nothing can be said."""
+    several = "ap_of" in results
+    columns = {"images": "support"}
+    columns |= {"AP": "ap_of", "AUC": "auc_of", "threshold": "used"} if several else {}
+    columns |= {"recall": "recall", "precision": "precision", "F1": "f1_of" if several else "f1"}
+    found = {shown: results[name].tolist() for shown, name in columns.items()}
+    return [
+        {"class": label, **{shown: None if math.isnan(values[at]) else values[at] for shown, values in found.items()}}
+        for at, label in enumerate(classes)
+    ]
 
 
-def views(model: Backbone, pictures: Sequence[Picture], *, prepare: Callable[[Tensor], Tensor]) -> tuple[View, ...]:
-    """The pictures, each with what the class token looks at; Unsupported, with the reason, where that has no answer."""
+def views(model: Backbone, pictures: Sequence[Picture], *, prepare: Callable[[Tensor], Tensor]) -> Views | None:
+    """The pictures under the light of where the model looks; Unsupported, with the reason, where that has no answer."""
     if not pictures:
-        return ()
+        return None
     images = torch.stack([picture.image for picture in pictures])  # B C H W
-    maps = class_attention(model, prepare(images.to(next(model.parameters()).device))).cpu()
-    return tuple(View(picture, attention) for picture, attention in zip(pictures, maps, strict=True))
+    found = light(model, prepare(images.to(next(model.parameters()).device)))
+    return Views(tuple(map(View, pictures, found.maps.cpu())), found.words, found.told)
 
 
 @torch.no_grad()
@@ -240,80 +234,6 @@ def _picture(
     return Picture(image, truth, predicted, float(answers.confidence[index]), where(int(batch.ids[index])))
 
 
-class _Figures(NamedTuple):
-    metrics: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    confusion: Tensor | None
-    per_class: tuple[dict[str, Value], ...]
-    calibration: tuple[Bin, ...]
-
-
-def _single(probabilities: Tensor, chosen: Tensor, labels: Tensor, classes: Sequence[str], bins: int) -> _Figures:
-    """Figures where each image has one label: probabilities N K, chosen N K, labels N."""
-    count, best = len(classes), chosen.int().argmax(dim=1)
-    confidence = probabilities.gather(1, best[:, None])[:, 0]
-    right = best == labels
-    confusion = torch.bincount(labels * count + best, minlength=count * count).view(count, count)  # K K
-    calibration = _bins(confidence, right, bins)
-    accuracy = float(right.float().mean())
-    metrics = {"accuracy": accuracy}
-    if count > 5:
-        top = probabilities.topk(5, dim=1).indices
-        metrics["top5"] = float((top == labels[:, None]).any(dim=1).float().mean())
-    metrics["nll"] = float(-probabilities.gather(1, labels[:, None]).clamp_min(1e-12).log().mean())
-    metrics["ece"] = _gap(calibration)
-    intervals = {name: interval(value, len(labels)) for name, value in metrics.items() if name in ("accuracy", "top5")}
-    hits, given, said = confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0)
-    return _Figures(metrics, intervals, confusion, _rows(classes, hits, given, said), calibration)
-
-
-def _several(probabilities: Tensor, said: Tensor, labels: Tensor, classes: Sequence[str], bins: int) -> _Figures:
-    """Figures where an image may have several labels: probabilities, what was said, and labels, N K each."""
-    truth = labels > 0.5
-    calibration = _bins(probabilities.flatten(), truth.flatten(), bins)
-    exact = float((truth == said).all(dim=1).float().mean())
-    metrics = {
-        "exact": exact,
-        "label_accuracy": float((truth == said).float().mean()),
-        "bce": float(F.binary_cross_entropy(probabilities, labels.float())),
-        "ece": _gap(calibration),
-    }
-    hits = (truth & said).sum(dim=0)
-    rows = _rows(classes, hits, truth.sum(dim=0), said.sum(dim=0))
-    return _Figures(metrics, {"exact": interval(exact, len(labels))}, None, rows, calibration)
-
-
-def _bins(confidence: Tensor, right: Tensor, count: int) -> tuple[Bin, ...]:
-    """Bins of equal width over 0 to 1, in order."""
-    place = (confidence * count).long().clamp(0, count - 1)
-    number = torch.bincount(place, minlength=count)
-    total = number.clamp_min(1).double()
-    sure = torch.bincount(place, weights=confidence.double(), minlength=count) / total
-    hits = torch.bincount(place, weights=right.double(), minlength=count) / total
-    return tuple(Bin(*row) for row in zip(sure.tolist(), hits.tolist(), number.tolist(), strict=True))
-
-
-def _gap(bins: Sequence[Bin]) -> float:
-    """The expected calibration error (arXiv:1706.04599): the mean gap between confidence and accuracy."""
-    return sum(one.size * abs(one.accuracy - one.confidence) for one in bins) / max(sum(one.size for one in bins), 1)
-
-
-def _rows(classes: Sequence[str], hits: Tensor, given: Tensor, said: Tensor) -> tuple[dict[str, Value], ...]:
-    """Recall, precision and F1 of each class, None where nothing can be said."""
-    rows: list[dict[str, Value]] = []
-    for name, hit, true, guessed in zip(classes, hits.tolist(), given.tolist(), said.tolist(), strict=True):
-        rows.append(
-            {
-                "class": name,
-                "images": true,
-                "recall": hit / true if true else None,
-                "precision": hit / guessed if guessed else None,
-                "F1": 2 * hit / (true + guessed) if true + guessed else None,
-            }
-        )
-    return tuple(rows)
-
-
 def confusions(confusion: Tensor, classes: Sequence[str], most: int = 12) -> list[dict[str, Value]]:
     """The most frequent mistakes of a confusion matrix K K: what was taken for what, how often, of how many."""
     given = confusion.sum(dim=1).tolist()
@@ -326,3 +246,9 @@ def confusions(confusion: Tensor, classes: Sequence[str], most: int = 12) -> lis
             share = times / given[truth]
             rows.append({"is": classes[truth], "taken for": classes[said], "images": times, "of its class": share})
     return rows
+
+
+def left_out(title: str, skipped: Sequence[tuple[str, str]]) -> Table:
+    """Images that could not be read, and why: a reason that begins with the name does not say it again."""
+    rows = [{"image": name, "reason": reason.removeprefix(f"{name} ")} for name, reason in skipped]
+    return Table(title, {"image": "", "reason": ""}, rows)

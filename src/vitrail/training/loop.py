@@ -138,6 +138,7 @@ class Loop:
         }
         entry |= {"train": self.world.mean(self._means()), **speed}
         now.epoch, now.done, self.totals = now.epoch + 1, 0, {}
+        first = now.best is None
         if now.epoch % self.config.eval_every == 0 or now.epoch == self.config.epochs:
             with self.learner.ema.applied() if self.learner.ema else contextlib.nullcontext():
                 results = self.evaluate()
@@ -150,6 +151,11 @@ class Loop:
         if now.epoch % self.config.save_every == 0 or self.over:
             self.save()
         self.logs.end(entry, best=now.best_epoch == now.epoch)
+        if first and now.best is not None:
+            self._explain_warmup(now.best)
+        if now.stopped:
+            name, epochs = self.learner.task.best_metric, self.config.epochs
+            self.logs.say(f"stops at epoch {now.epoch} of {epochs}: {patience} without a better {name} (early_stop)")
 
     def _is_best(self, results: Mapping[str, float]) -> bool:
         """Whether a validation is the best so far; none counts before training has really begun: after the warm-up."""
@@ -159,6 +165,16 @@ class Loop:
             return False
         now.best, now.best_epoch, now.best_step = value, now.epoch, now.step
         return True
+
+    def _explain_warmup(self, best: float) -> None:
+        """Says of the first epoch that counts why it goes before a higher one of the warm-up, if there was one."""
+        name = self.learner.task.best_metric
+        judged = {entry["val"][name]: entry["epoch"] for entry in self.progress.history if "val" in entry}
+        if higher := [value for value in judged if value > best]:
+            self.logs.say(
+                f"epoch {judged[max(higher)]} had a higher {name}, {max(higher):.4f}, but was within the warm-up, when "
+                "none counts as the best (schedule.warmup_epochs)"
+            )
 
     def _is_better(self, value: float, results: Mapping[str, float]) -> bool:
         """Whether a validation beats the best; between equals, as few images often give, the likelihood decides."""

@@ -9,17 +9,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from yaml.error import MarkedYAMLError
 
-from vitrail.config import apply, from_dict, to_dict
-from vitrail.data.cache import Packed, pack
+from vitrail.config import from_dict, to_dict
+from vitrail.data.cache import Packed
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.source import open_data
 from vitrail.errors import BrokenImage, ConfigError, HeadNotice, ResampledNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
-from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.vitrail import describe_model
-from vitrail.models.registry import FAMILIES, build, create, family_of, is_known, name_of, resolve
+from vitrail.models.registry import FAMILIES, build, create, is_known, resolve
+from vitrail.packaged import NAME as PACKAGED
 from vitrail.recipes import read_recipe
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distill import Distill
@@ -27,8 +28,9 @@ from vitrail.tasks.distill import Teacher as Listened
 from vitrail.tasks.task import Task
 from vitrail.training.config import FREE, TrainConfig, change
 from vitrail.training.freeze import freeze_until, learning
-from vitrail.training.normalisation import normalisation_of, of_config
-from vitrail.training.trained import open_trained, place_of
+from vitrail.training.normalisation import of_config
+from vitrail.training.start import BORROWED, FOR_LORA, called, changes_weights, check_weights, loaded, normalised
+from vitrail.training.trained import open_trained
 
 Source = str | Path | Splits
 Teacher = str | Path | nn.Module
@@ -121,16 +123,10 @@ class Plan:
                 for told in (HeadNotice, ResampledNotice):  # when the plan was made
                     warnings.simplefilter("ignore", told)
                 name = self.config.model if is_known(self.config.model) else None
-                weights = _loaded(self.start, self.config, len(self.classes), model=name).state_dict()
+                weights = loaded(self.start, self.config, len(self.classes), model=name).state_dict()
             backbone.load_state_dict(weights)
         backbone.labels = self.classes or None
         return backbone
-
-    def pack(self, dataset: Dataset, *, learning: bool, progress: Any = None) -> Packed:
-        """All images of a data set, at the size at which this run stores them."""
-        config = self.backbone_config
-        size = stored_size(dataset, config.image_size, cropped=learning and self.config.augment.crop == "resized")
-        return pack(dataset, size=size, channels=config.channels, progress=progress)
 
 
 def classes_of(config: TrainConfig, data: Splits) -> tuple[str, ...]:
@@ -160,26 +156,26 @@ def make_plan(
     changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """A plan for new data: opens them, looks at a few images, and decides what was left open."""
-    given = None if recipe is None else _recipe(recipe)
-    if recipe is None and start is not None:
-        recipe = "finetune"
-    config = _of_recipe(recipe)
-    config = change(config, {"model": model} if model is not None else {})
-    config = change(config, changes or {})
-    named = model is not None or "model" in {**_recipe(recipe), **(changes or {})}
+    changes = {**(changes or {}), **({} if model is None else {"model": model})}
+    given = {} if recipe is None else _recipe(recipe)
+    named = "model" in {**given, **changes}
+    borrowed = start is None and not named and changes_weights(change(_of_recipe(recipe), changes))
+    start = PACKAGED if borrowed else start
+    config = _tuned(changes) if recipe is None and start is not None else change(_of_recipe(recipe), changes)
+    check_weights(config, start)
     _check_labels(config, teacher)
     splits = data if isinstance(data, Splits) else open_data(data, val=val, seed=config.seed)
     seen = look(splits.train)
     notes = [*splits.notes]
-    if "batch_size" not in {**(given or {}), **(changes or {})}:
+    if "batch_size" not in {**given, **changes}:
         config = _with_steps(config, len(splits.train), notes)
     if start is None:
         config, backbone = _fresh(config, splits, seen, notes, named=named)
     else:
-        backbone = _loaded(start, config, len(classes_of(config, splits)), model=model)
-        config = change(config, {"model": name_of(backbone.config) or family_of(backbone).name})
-        notes.append(f"starts from the weights of {start}, a {config.model}")
-        config = _normalised(config, start, notes)
+        backbone = loaded(start, config, len(classes_of(config, splits)), model=changes.get("model"))
+        config = change(config, {"model": called(backbone, start)})
+        notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
+        config = normalised(config, start, notes)
     notes += _brought_to(backbone.config, seen, fresh=start is None)
     about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
     plan = Plan(
@@ -197,7 +193,7 @@ def make_plan(
         notes.append(_taught(plan, teacher))
     if config.pretrain is not None:
         notes.append(f"pre-training ({config.pretrain.kind}): no label is read, and the model gets no head")
-    if config.lora is not None or config.freeze_until is not None:
+    if changes_weights(config):
         notes.append(str(learning(plan.task(blank=True))))
         notes += [_AT_RANDOM] if start is None else []
     return Plan(**{**vars(plan), "notes": tuple(notes)})
@@ -229,19 +225,6 @@ def _taught(plan: Plan, teacher: Teacher) -> str:
     return f"learns from the teacher {name} too ({how.kind}), whose part of the loss is {how.weight:g}"
 
 
-def _normalised(config: TrainConfig, start: str | Path, notes: list[str]) -> TrainConfig:
-    """Pixels as the weights know them, where the recipe does not say and the files beside the weights do."""
-    if config.augment.mean is not None or config.augment.std is not None:
-        return config
-    found = normalisation_of(place_of(start))
-    if found is None:
-        notes.append("no file beside the weights tells how images were normalised: -1 to 1 is taken (augment.mean)")
-        return config
-    mean, std = (", ".join(f"{value:g}" for value in values) for values in found)
-    notes.append(f"images are normalised as for these weights: mean {mean}; deviation {std}")
-    return change(config, {"augment": found._asdict()})
-
-
 def _check_labels(config: TrainConfig, teacher: Teacher | None) -> None:
     """Refuses what needs labels where none are read."""
     mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
@@ -260,10 +243,22 @@ def _of_recipe(recipe: str | Path | Mapping[str, Any] | None) -> TrainConfig:
         raise ConfigError(f"recipe {recipe}: {error}") from error
 
 
+def _tuned(changes: Mapping[str, Any]) -> TrainConfig:
+    """How weights are fine-tuned where no recipe was named."""
+    plain = _of_recipe("finetune")
+    return change(change(plain, FOR_LORA) if changes.get("lora") is not None else plain, changes)
+
+
 def _recipe(recipe: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
     if recipe is None or isinstance(recipe, Mapping):
         return recipe or {}
-    return read_recipe(recipe)
+    try:
+        return read_recipe(recipe)
+    except ConfigError as error:
+        if isinstance(reason := error.__cause__, MarkedYAMLError) and reason.problem_mark is not None:
+            line, why = reason.problem_mark.line + 1, reason.problem or "it ends too early"
+            raise ConfigError(f"recipe {recipe}, line {line}, is no YAML: {why}") from reason
+        raise
 
 
 def look(dataset: Dataset) -> Seen:
@@ -299,23 +294,6 @@ def _fresh(
         notes.append("all images looked at are grey: the model takes one channel")
     resolve(config.model)
     return config, create(config.model, **options)
-
-
-def _loaded(start: str | Path, config: TrainConfig, num_classes: int, *, model: str | None) -> Backbone:
-    """A model with the weights of a checkpoint and a head for the data, its other options changed where asked.
-
-    Weights say what model they are of; a `model` that is named besides must be that one.
-    """
-    backbone = load(place_of(start), model=model, image_size=config.image_size, num_classes=num_classes)
-    if not config.options:
-        return backbone
-    changed = build(family_of(backbone), apply(backbone.config, config.options))
-    try:
-        changed.load_state_dict(backbone.state_dict())
-    except RuntimeError as error:
-        names = ", ".join(config.options)
-        raise ConfigError(f"options ({names}) change what the weights of {start} were made for") from error
-    return changed
 
 
 def read_plan(
@@ -355,6 +333,7 @@ def plan_to_dict(plan: Plan, *, val: str | Path | float | None) -> dict[str, Any
         "recipe": to_dict(plan.config),
         "model": plan.model,
         "source": plan.source,
+        "learned": None if plan.source is None else plan.data.train.fingerprint,
         "val": str(val) if isinstance(val, Path) else val,
         "start": plan.start,
         "teacher": str(plan.teacher) if isinstance(plan.teacher, str | Path) else None,

@@ -13,7 +13,6 @@ import json
 import platform
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -42,15 +41,20 @@ from vitrail.training.assemble import (
     preparation,
     prepare_data,
 )
-from vitrail.training.config import TrainConfig
+from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, join, launcher, restarted
 from vitrail.training.evaluate import measure
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
+from vitrail.training.place import barrier
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, plan_to_dict, read_plan
 from vitrail.training.step import own_stream
 from vitrail.training.validate import numbers
 
+_NOTHING_TO_SHARD = (
+    "--shard fsdp is left out: one process has nobody to share the model with; torchrun --nproc-per-node N -m vitrail "
+    "train ... starts several"
+)
 _RUNS = Path("runs")  # where a run goes whose folder was not named
 # What options of the command line are called here, where it is not their own name.
 _IN_PYTHON = {
@@ -72,6 +76,7 @@ class Run:
     task: Task
     metrics: Mapping[str, float]
     history: Sequence[Mapping[str, Any]]
+    best_epoch: int | None  # whose model this is
     ended_before: bool = False  # whether nothing was left to train when it was resumed
 
     @property
@@ -87,22 +92,25 @@ class Run:
     def report(self) -> Path:
         """Writes report.html into the folder and gives back where it is."""
         from vitrail.profiling import describe  # noqa: PLC0415
-        from vitrail.training.training_report import Outcome, write_report  # noqa: PLC0415
+        from vitrail.training.training_report import Outcome, name_model, write_report  # noqa: PLC0415
 
         packed, _ = self._judged()
         about = json.loads((self.folder / "run.json").read_text())
+        called, told = name_model(self.config.model, self.config.options, self.model)
         outcome = Outcome(
-            title=f"{self.folder.name}: {self.config.model} on {packed.name}",
+            title=f"{self.folder.name}: {called} on {packed.name}",
+            model=told,
             command=about["command"],
             recipe=about["recipe"],
             environment=about["environment"],
             notes=self.plan.notes,
             history=[_row(entry) for entry in self.history],
             best_metric=self.task.best_metric,
+            best_epoch=self.best_epoch,
             metrics=self._figures(),
             **self._shown(),
             cost=describe(self.model),
-            skipped=(*self.packs.train.skipped, *self.packs.val.skipped),
+            skipped=self.packs.skipped,
         )
         return write_report(outcome, self.folder / "report.html")
 
@@ -177,13 +185,15 @@ def train(
             plan = make_plan(data, **kind, changes=changes)  # type: ignore[arg-type]  # a plain dict of keywords
             place = world.collect(_folder(folder, plan))[0]
         with Logs(place, sinks=sinks, main=world.main, silent=silent) as logs:
-            for note in plan.notes:
+            for note in () if goes_on else plan.notes:
                 logs.say(note)
+            if shard == "fsdp" and world.size == 1:
+                logs.say(_NOTHING_TO_SHARD)
             plan, packs = prepare_data(plan, world, logs)
             with deterministic(plan.config), own_stream(where):
                 loop = assemble(plan, packs, place, world=world, device=where, shard=shard, logs=logs, blank=goes_on)
                 if goes_on:
-                    loop.resume()
+                    _go_on(loop)
                 elif world.main:
                     _begin(plan, loop, val)
                 ended_before = loop.over
@@ -197,23 +207,31 @@ def _check_keywords(changes: Mapping[str, Any]) -> None:
     options = [field.name for field in fields(TrainConfig)]
     for name in changes:
         if name not in options:
-            if name in _IN_PYTHON:
-                hint = f"what the command line calls --{name.replace('_', '-')} is {_IN_PYTHON[name]} in Python"
-            else:
-                hint = nearest(name, {*options, *inspect.signature(train).parameters} - {"changes"})
-            raise ConfigError(f"{name} is not an option of train or of a recipe; {hint}")
+            raise ConfigError(f"{name} is not an option of train or of a recipe; {_hint(name, options)}")
+
+
+def _hint(name: str, options: Sequence[str]) -> str:
+    """What a keyword may have been meant for."""
+    if name in _IN_PYTHON:
+        return f"what the command line calls --{name.replace('_', '-')} is {_IN_PYTHON[name]} in Python"
+    if (key := usual_name(name)) is not None:
+        first, _, last = key.partition(".")
+        return f"here that is {first}={{{json.dumps(last)}: ...}}" if last else f"here that is {first}="
+    return nearest(name, {*options, *inspect.signature(train).parameters} - {"changes"})
 
 
 def _check_place(folder: Path) -> None:
-    """Refuses a place where nothing can be written, before any work is done for it; leaves nothing there."""
-    there = folder
-    try:
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        with tempfile.TemporaryDirectory(prefix=".vitrail-", dir=there):
-            return
-    except OSError as error:
-        why = f"nothing can be written to {there} ({error.strerror})"
-        raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)") from error
+    """Refuses a place where no run can be kept, before any work is done for it."""
+    if (why := barrier(folder)) is not None:
+        raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)")
+
+
+def _go_on(loop: Loop) -> None:
+    """Takes a run up where it was left, and says where that is."""
+    loop.resume()
+    if not loop.over:
+        now, epochs = loop.progress, loop.config.epochs
+        loop.logs.say(f"{loop.folder} goes on after step {now.step}, in epoch {now.epoch + 1} of {epochs}")
 
 
 def _learn(loop: Loop) -> None:
@@ -229,7 +247,8 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
     """Where a new run goes: a folder that holds none yet."""
     if folder is not None:
         if any(Path(folder, "checkpoints").glob("step-*")):
-            raise TrainingError(f"{folder} holds a run already; go on with it (resume), or choose another folder")
+            way = f"go on with it (vitrail train --resume {folder}), or choose another folder (--out)"
+            raise TrainingError(f"{folder} holds a run already; {way}")
         return Path(folder)
     name = f"{plan.data.train.name.strip('/').split('/')[-1]}-{plan.config.model}".replace(" ", "-")
     name += "" if plan.config.pretrain is None else f"-{plan.config.pretrain.kind}"
@@ -240,6 +259,7 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
 def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
     """Writes run.json: what the run is, and what it ran on."""
     device, folder = loop.device, loop.folder
+    loop.logs.resume(0)  # a run that lost its checkpoints may have been here
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     environment = {
         "vitrail": __version__,
@@ -276,8 +296,13 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
     if beside_model(task):
         task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
     task.to(loop.device).eval()
-    # Thresholds that the best validation found were not yet in use there.
-    metrics = best if thresholds is None else _measured(plan, task, packs.val, loop.device)
+    metrics = best
+    # As the model is kept: validation ran in the precision of training, and did not yet use the thresholds it found.
+    if task.classes and (thresholds is not None or loop.step.precision != "float32"):
+        metrics = _measured(plan, task, packs.val, loop.device)
+        if loop.world.main and metrics != best:
+            kept = metrics if thresholds is None else metrics | {"thresholds": thresholds}
+            write_json(folder / "best.json", kept)
     if packs.test is not None:
         found = _measured(plan, task, packs.test, loop.device)
         metrics |= {f"test_{name}": value for name, value in found.items()}
@@ -290,6 +315,7 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
         task=task,
         metrics=metrics,
         history=tuple(progress.history),
+        best_epoch=progress.best_epoch,
         ended_before=ended_before,
     )
 

@@ -167,8 +167,11 @@ class Store:
     def _none(self) -> TrainingError:
         """What is said where there is no whole checkpoint of this kind."""
         run, others = self.folder.parent, [item for item in self.folder.glob("step-*") if item.suffix != self.suffix]
-        if not others or self.steps():
-            return TrainingError(f"{run} holds no checkpoint to resume from; start it without resume")
+        if self.steps():
+            way = f"begin it anew in another folder (--out), or delete {self.folder} and begin it here"
+            return TrainingError(f"no checkpoint of {run} is whole, so it cannot go on; {way}")
+        if not others:
+            return TrainingError(f"{run} holds no checkpoint to resume from; begin it anew, without --resume")
         how = "torchrun and --shard fsdp" if self.suffix else "--shard ddp, or one process"
         return TrainingError(f"{run} was begun otherwise, its checkpoints show: resume it with {how}")
 

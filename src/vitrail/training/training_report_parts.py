@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from vitrail.charts import Bin, Curve, calibration, curves, percent, plain
+from vitrail.charts import Bin, calibration, percent
 from vitrail.report import Facts, Report, Table, Unit, Value, section_html, show
-from vitrail.training.evidence import Picture, Rebuilt, View
+from vitrail.training.evidence import Picture, Rebuilt, Views, left_out
 from vitrail.training.training_report_pictures import heat_html, mistake_html, rebuilt_html, view_html
 
 History = Sequence[Mapping[str, float | None]]
@@ -27,11 +27,19 @@ _SHARES = (
     "explained",
     "recall",
     "precision",
+    "ap",
+    "auc",
+    "f1",
+    "best_f1",
     "F1",
+    "AP",
+    "AUC",
 )
 _MATRIX_MOST = 20  # classes that a matrix with numbers has room for
+_COLUMNS_MOST = 5  # that half of the page has room for
 _ROWS_MOST = 20  # classes that a page shows before it folds the rest
-_MEANING = {  # metric -> its name for people, and what it is
+_SKIPPED_MOST = 100  # broken images that a page lists
+MEANING = {  # metric -> its name for people, and what it is
     "top5": ("top-5", "the truth is among the five likeliest"),
     "balanced_accuracy": ("balanced accuracy", "mean of the classes' recalls"),
     "nll": ("NLL", "mean negative log of the true label"),
@@ -41,20 +49,13 @@ _MEANING = {  # metric -> its name for people, and what it is
     "bce": ("BCE", "mean binary cross-entropy of the labels"),
     "ap": ("AP", "average precision, mean of the labels"),
     "auc": ("AUC", "area under the ROC curve, mean of the labels"),
-    "f1": ("F1", "mean of the labels"),
+    "f1": ("F1", "at the thresholds, mean of the labels"),
     "explained": ("explained", "share of the variance of hidden pixels that is rebuilt"),
     "val/explained": ("validation explained", "the best epoch was chosen by it"),
     "val/accuracy": ("validation accuracy", "the best epoch was chosen by it"),
     "val/ap": ("validation AP", "the best epoch was chosen by it"),
-    "best_f1": ("best F1", "with the best threshold of each label"),
 }
-_FOLLOWED = {  # beside the losses and metrics: name in the history -> title and what the curve is called
-    "lr": ("Learning rate", ""),
-    "images_per_second": ("Speed", "images a second"),
-    "waiting": ("Waiting for data", "share of the time"),
-}
-_SPLITS = {"train": "training", "val": "validation"}
-_LOSSES = ("nll", "bce")  # metrics that stand beside the training loss where there is no validation loss
+_UNTOLD = ("images", "best_f1")  # no figure of the result: its thresholds fit the very images it is measured on
 
 
 def unit(name: str) -> Unit:
@@ -74,16 +75,16 @@ def duration(seconds: float) -> str:
 
 def facts(metrics: Mapping[str, float], rows: History) -> dict[str, Value]:
     """Metrics, the time that training took, and its usual speed."""
-    seconds, speed = _known(rows, "seconds"), _known(rows, "images_per_second")
+    seconds, speed = known(rows, "seconds"), known(rows, "images_per_second")
     return {
-        **{name: value for name, value in metrics.items() if name != "images"},
+        **{name: value for name, value in metrics.items() if name not in _UNTOLD},
         **({"training time": duration(sum(seconds))} if seconds else {}),
         **({"images a second": round(median(speed))} if speed else {}),
     }
 
 
 def class_table(rows: Sequence[Mapping[str, Value]]) -> Table:
-    """Recall, precision and F1 by class."""
+    """The figures by class."""
     return Table("Classes", {name: unit(name) for name in rows[0]}, rows)
 
 
@@ -108,11 +109,13 @@ def head(
     intervals: Mapping[str, tuple[float, float]],
     rows: History,
     images: int | None,
+    *,
+    model: str = "",
 ) -> str:
     """Title, the result in a sentence, and the figures that matter."""
     tiles = []
     for name, value in facts(metrics, rows).items():
-        called, meaning = _MEANING.get(name, (name, ""))
+        called, meaning = MEANING.get(name, (name, ""))
         if name == "training time":
             meaning = f"{len(rows)} epochs"
         if name in intervals:
@@ -126,6 +129,7 @@ def head(
     return (
         f'<p class="over">Training report</p>\n<h1>{html.escape(title)}</h1>\n'
         + (f'<p class="lead">{html.escape(lead)}</p>\n' if lead else "")
+        + (f'<p class="aside">{html.escape(model)}</p>\n' if model else "")
         + (f'<dl class="tiles">{"".join(tiles)}</dl>' if tiles else "")
     )
 
@@ -138,7 +142,7 @@ def _lead(metrics: Mapping[str, float], images: int | None, rows: History) -> st
         )
     elif images:
         words.append(f"Evaluated on {images:,} images that it never learned from")
-    if words and rows and (seconds := _known(rows, "seconds")):
+    if words and rows and (seconds := known(rows, "seconds")):
         words.append(f"after {len(rows)} epochs in {duration(sum(seconds))}")
     return ", ".join(words) + "." if words else ""
 
@@ -149,57 +153,9 @@ def notes(sentences: Sequence[str], skipped: Sequence[tuple[str, str]]) -> str:
     listed = f'<ul class="notes">{items}</ul>' if items else ""
     if not skipped:
         return listed
-    rows = [{"image": name, "reason": reason} for name, reason in skipped]
     many = f"{len(skipped):,} images" if len(skipped) > 1 else "One image"
-    table = section_html(Table("", {"image": "", "reason": ""}, rows[:100]))
+    table = section_html(left_out("", skipped[:_SKIPPED_MOST]))
     return listed + _folded(f"{many} could not be read and left out", table)
-
-
-def history(rows: History, best_metric: str) -> str:
-    """A chart for each thing followed over the epochs: losses and metrics first, training beside validation."""
-    charts: dict[str, dict[str, str]] = {
-        "loss": {},
-        best_metric: {},
-    }  # title -> name in the history -> name of the curve
-    for name in dict.fromkeys(name for row in rows for name in row):
-        split, _, metric = name.partition("/")
-        if split in _SPLITS and metric not in ("", "images"):
-            charts.setdefault(metric, {})[name] = _SPLITS[split]
-    for metric in _LOSSES:
-        if metric in charts and "val/loss" not in charts["loss"]:
-            charts["loss"] |= {f"val/{metric}": f"validation {_MEANING[metric][0]}"}
-            del charts[metric]
-    first = dict.fromkeys(("loss", best_metric))
-    large = "".join(_chart(metric, charts[metric], rows, best=metric == best_metric) for metric in first)
-    small = "".join(_chart(metric, names, rows, small=True) for metric, names in charts.items() if metric not in first)
-    small += "".join(_chart(title, {name: called}, rows, small=True) for name, (title, called) in _FOLLOWED.items())
-    return "".join(
-        f'<div class="charts{cls}">{figures}</div>' for cls, figures in (("", large), (" small", small)) if figures
-    )
-
-
-def _chart(title: str, names: Mapping[str, str], rows: History, *, best: bool = False, small: bool = False) -> str:
-    series = []
-    for name, called in names.items():
-        points = [(row.get("epoch") or index + 1, row.get(name)) for index, row in enumerate(rows)]
-        if _known(rows, name):
-            series.append(Curve(called, points))
-    if not series:
-        return ""
-    name = next(iter(names))
-    written = percent if unit(name) == "share" else plain
-    mark, words, floor = None, "", 0.0 if name in _FOLLOWED else None
-    if best:
-        mark = max(((x, y) for x, y in series[-1].points if y is not None and math.isfinite(y)), key=lambda at: at[1])
-        words = f", best {written(mark[1])} at epoch {mark[0]:g}"
-    if len(series) == 1 and series[0].name:
-        words = f", {series[0].name}{words}"
-    keys = [f'<span class="key {cls}">{curve.name}</span>' for cls, curve in zip("ab", series, strict=False)]
-    legend = "".join(keys) if len(keys) > 1 else ""
-    svg = curves(title, series, show=written, mark=mark, floor=floor, small=small)
-    called = _MEANING.get(title, (title, ""))[0]
-    shown = html.escape(called[:1].upper() + called[1:])
-    return f"<figure><figcaption><b>{shown}</b>{html.escape(words)} {legend}</figcaption>\n{svg}\n</figure>"
 
 
 def matrix(confusion: Tensor, classes: Sequence[str], worst: Sequence[Mapping[str, Value]]) -> str:
@@ -236,7 +192,7 @@ def _count(count: int, total: int, row: int, column: int, classes: Sequence[str]
 
 
 def classes(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Recall, precision and F1 of each class, the weakest first; of many classes the rest is folded."""
+    """The figures of each class, the weakest first; of many classes the rest is folded."""
     ordered = sorted(rows, key=lambda row: (row["F1"] is None, row["F1"] or 0.0))
     body = _class_rows(ordered[:_ROWS_MOST])
     if len(ordered) <= _ROWS_MOST:
@@ -261,21 +217,28 @@ def _class_rows(rows: Sequence[Mapping[str, Value]]) -> str:
                 cells.append(f"<td{_NUMBER}>{shown}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f'<div class="wide classes">{table}</div>'
+    many = " many" if len(names) > _COLUMNS_MOST else ""
+    return f'<div class="wide classes{many}">{table}</div>'
 
 
-def sureness(bins: Sequence[Bin]) -> str:
-    """The calibration diagram, and what it says in words."""
+def sureness(bins: Sequence[Bin], *, several: bool) -> str:
+    """The calibration diagram, and what it says in words: of images, or of the labels where they may have several."""
     total = sum(one.size for one in bins)
     sure = sum(one.size * one.confidence for one in bins) / total
     right = sum(one.size * one.accuracy for one in bins) / total
     verdict = (
         "about as sure as it is right" if abs(sure - right) < 0.02 else "too sure" if sure > right else "too modest"
     )
+    if several:
+        told = f"On average the model gives a label {percent(sure)}, and {percent(right)} of images have it"
+        bar = "A bar is how often labels of one probability were there"
+    else:
+        told = f"On average the model is {percent(sure)} sure and {percent(right)} right"
+        bar = "A bar is how often predictions of one confidence were right"
     return (
         f'<div class="two"><figure>{calibration(bins)}</figure><div>'
-        f"<p>On average the model is {percent(sure)} sure and {percent(right)} right: <b>{verdict}</b>.</p>"
-        "<p>A bar is how often predictions of one confidence were right; on the dashed line they keep their word. "
+        f"<p>{told}: <b>{verdict}</b>.</p>"
+        f"<p>{bar}; on the dashed line they keep their word. "
         '<span class="key warm">Orange</span> is how far it was too sure, <span class="key faint">faint blue</span> '
         "how far too modest; the small bars below count predictions.</p>"
         "</div></div>"
@@ -289,16 +252,12 @@ def mistakes(pictures: Sequence[Picture]) -> str:
     return f'<p>{words}</p>\n<div class="shots">{figures}</div>'
 
 
-def looks(shown: Sequence[View], reason: str) -> str:
-    """Where the class token looks, or why there is nothing to see."""
-    if not shown:
+def looks(views: Views | None, reason: str) -> str:
+    """Where the model looks, or why there is nothing to see."""
+    if views is None:
         return f"<p>{html.escape(reason[:1].upper() + reason[1:])}.</p>"
-    figures = "\n".join(view_html(view) for view in shown)
-    words = (
-        "What the class token attends to in the last block, mean of the heads, stretched to the range of each picture. "
-        "It shows where information was taken from, not why a class was chosen."
-    )
-    return f'<p>{words}</p>\n<div class="pairs">{figures}</div>'
+    figures = "\n".join(view_html(view, views.words) for view in views.shown)
+    return f'<p>{html.escape(views.told)}</p>\n<div class="pairs">{figures}</div>'
 
 
 def rebuilding(shown: Sequence[Rebuilt]) -> str:
@@ -345,7 +304,8 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _known(rows: History, name: str) -> list[float]:
+def known(rows: History, name: str) -> list[float]:
+    """All finite values of something over the epochs."""
     return [value for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]
 
 

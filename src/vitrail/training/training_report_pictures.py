@@ -42,8 +42,8 @@ def mistake_html(picture: Picture) -> str:
     )
 
 
-def view_html(view: View) -> str:
-    """A picture beside the same picture under the light of the class token's attention."""
+def view_html(view: View, words: str) -> str:
+    """A picture beside the same picture under its light, which `words` name."""
     picture = view.picture
     truth, said = html.escape(picture.truth), html.escape(picture.predicted)
     verdict = (
@@ -51,7 +51,7 @@ def view_html(view: View) -> str:
     )
     return (
         f'<figure class="pair"><div>{_image(picture.image, f"{picture.name}: {picture.truth}")}'
-        f"{_image(lit(picture.image, view.attention), f'where the class token looks in {picture.name}')}</div>"
+        f"{_image(lit(picture.image, view.light), f'{words} in {picture.name}')}</div>"
         f'<figcaption>{verdict} <span class="sure">{100 * picture.confidence:.0f} %</span></figcaption></figure>'
     )
 

@@ -15,6 +15,9 @@ p, .notes { margin: 0 0 1rem; text-wrap: pretty }
 a { color: var(--accent) }
 .over { margin: 0 0 .4rem; font-size: .8rem; letter-spacing: .08em; text-transform: uppercase }
 .lead { max-width: 52rem; margin-bottom: 2rem; font-size: 1.15rem; color: var(--ink) }
+.aside { max-width: 52rem; font-size: .92rem; color: var(--soft) }
+.lead + .aside { margin-top: -1.4rem }
+.charts + .aside { margin-top: 1rem }
 .tiles { grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); gap: 1px; margin: 0 0 1.5rem; padding: 1px;
   overflow: hidden; border-radius: .6rem; box-shadow: inset 0 0 0 1px var(--line) }
 .tiles div { padding: .9rem 1rem 1rem; box-shadow: 0 0 0 1px var(--line) }
@@ -60,6 +63,8 @@ tbody th { color: var(--ink); font-weight: 400 }
 .meter { min-width: 9.5rem; background: linear-gradient(var(--one), var(--one)) no-repeat left 1.2rem center /
   calc(var(--share) * 3.6rem) .35rem }
 .classes .meter:last-child { min-width: 8rem }
+.classes.many { max-width: none }
+.classes.many .meter { min-width: 8rem; background-size: calc(var(--share) * 2.2rem) .35rem }
 .cost dl { margin-bottom: 1.8rem; grid-template-columns: repeat(3, max-content 1fr) }
 details { margin: 1rem 0 0 }
 summary { cursor: pointer; color: var(--accent); font-size: .95rem }
@@ -90,7 +95,7 @@ pre { margin: 0; padding: 1rem 1.2rem; overflow-x: auto; border-radius: .5rem; b
   .matrix tbody td { min-width: 1.9rem; padding: .3rem .1rem }
   .matrix tbody th { padding-right: .4rem }
   th, td { padding-right: .8rem }
-  .meter, .classes .meter:last-child { min-width: 0; background: none }
+  .meter, .classes .meter:last-child, .classes.many .meter { min-width: 0; background: none }
   .chart text { font-size: 13px }
   .small .chart text { font-size: 11.5px }
   .shots { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: 1.1rem .8rem }

@@ -1,0 +1,85 @@
+"""Light over pictures: where a model looks, told by what its kind allows, at the cost of a pass or two."""
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import Unsupported
+from vitrail.layers.block import Block
+from vitrail.layers.pool import AttentionPool
+from vitrail.models.backbone import Backbone
+from vitrail.models.vit import ViT
+from vitrail.tasks.grad_cam import grad_cam
+
+_ROWS = 64  # queries whose attention is in memory at once
+_STRETCHED = "stretched to the range of each picture"
+_NOT_WHY = "It shows where information was taken from, not why a class was chosen."
+
+
+class Light(NamedTuple):
+    """Maps B h w, none negative; what they show in a few words, and in sentences for a page."""
+
+    maps: Tensor
+    words: str
+    told: str
+
+
+def light(model: Backbone, images: Tensor) -> Light:
+    """Where a model looks in float images B C H W: by attention where all patches have it to the end, else by slopes.
+
+    The model is left in the mode in which it came. Unsupported, with the reason, where nothing can be said.
+    """
+    learning = model.training
+    model.eval()
+    try:
+        if isinstance(model, ViT) and len(model.blocks) and model.config.reduce is None:
+            try:
+                with torch.no_grad():
+                    return _attended(model, images)
+            except Unsupported:  # a mechanism without a matrix of tokens by tokens
+                pass
+        return _activated(model, images)
+    finally:
+        model.train(learning)
+
+
+def _attended(model: ViT, images: Tensor) -> Light:
+    """What the tokens that the head reads attend to, in the mean of the heads.
+
+    What goes to prefix tokens is left out, so that a map sums to at most 1.
+    """
+    if isinstance(model.pool, AttentionPool):
+        features = model.features(images)
+        maps = model.pool.weights(features.patches)[:, :, 0].mean(dim=1).unflatten(1, features.grid)  # B h w
+        told = f"What the query that pools the patches attends to, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
+        return Light(maps.float(), "what the pooling query attends to", told)
+    tokens, grid = model.embed(images)
+    for block in model.blocks[:-1]:
+        tokens = block(tokens, grid)
+    last, count = cast("Block", model.blocks[-1]), grid[0] * grid[1]
+    read = last.norm1(tokens) if last.norm_placement == "pre" else tokens
+    by_class = model.config.pool.needs_class_token
+    asking = torch.arange(tokens.shape[1], device=tokens.device)[slice(1) if by_class else slice(-count, None)]
+    sums = [last.attention.weights(read, grid, rows=rows).sum(dim=2).mean(dim=1) for rows in asking.split(_ROWS)]
+    maps = (torch.stack(sums).sum(dim=0) / len(asking))[:, -count:].unflatten(1, grid).float()  # B P+N -> B h w
+    if by_class:
+        told = f"What the class token attends to in the last block, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
+        return Light(maps, "where the class token looks", told)
+    told = (
+        "How much attention each patch receives in the last block, mean of the heads and of all patches, which the "
+        f"head reads as one, {_STRETCHED}. {_NOT_WHY}"
+    )
+    return Light(maps, "the attention that patches receive", told)
+
+
+def _activated(model: Backbone, images: Tensor) -> Light:
+    """How much each patch speaks for the likeliest class."""
+    maps = grad_cam(model, images)
+    if not maps.any():
+        raise Unsupported("no patch speaks for what the model says, so there is nothing to show of where it looks")
+    told = (
+        "How much each patch speaks for the class that the model finds likeliest: what is there, weighted by its "
+        f"effect on that class, the positive part (Grad-CAM), {_STRETCHED}."
+    )
+    return Light(maps, "what speaks for the answer", told)

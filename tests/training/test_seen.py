@@ -1,0 +1,79 @@
+"""A score on images that a run has met is told for what it is."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coloured import coloured_photos
+
+from vitrail.data.source import open_data, open_whole
+from vitrail.training.seen import met_before
+
+
+@pytest.fixture(scope="module")
+def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return coloured_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def photos(_photos: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(_photos, tmp_path / "photos"))
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Callable[..., str]:
+    """A run's folder that says what it was trained on."""
+
+    def write(source: str | Path, /, val: str | float | None = None, **more: Any) -> str:
+        splits = open_data(source, val=val)
+        about = {"source": str(source), "val": val, "learned": splits.train.fingerprint, "recipe": {"seed": 0}} | more
+        run = tmp_path / "run"
+        run.mkdir(exist_ok=True)
+        (run / "run.json").write_text(json.dumps(about))
+        return str(run)
+
+    return write
+
+
+def told(run: str, source: str | Path) -> str | None:
+    return met_before(run, str(source), open_whole(source))
+
+
+def test_all_images_of_a_folder_that_was_split(photos: Path, begin: Callable[..., str], tmp_path: Path) -> None:
+    run = begin(photos)
+    says = f"of these 90 images, {run} learned from 81 and chose its best epoch by 9: "
+    assert told(run, photos) == says + "what it does with new images is not measured here"
+    (tmp_path / "link").symlink_to(photos)
+    (tmp_path / "table.csv").write_text("path,label\nphotos/red/1.png,red\nphotos/blue/1.png,blue\n")
+    assert str(told(run, tmp_path / "table.csv")).startswith(f"of these 2 images, {run} ")
+    assert told(run, tmp_path / "link") == told(run, f"{photos}/../photos/") == told(run, photos)
+
+
+def test_new_images_need_no_word(photos: Path, begin: Callable[..., str], tmp_path: Path) -> None:
+    other = shutil.copytree(photos, tmp_path / "photos-of-others")
+    assert told(begin(photos), other) is None
+    assert told(begin("demo"), "demo") is None  # the test part
+    (tmp_path / "bare").mkdir()
+    assert told(str(tmp_path / "bare"), photos) is None  # no run left it
+
+
+def test_images_that_only_chose_the_best_epoch(photos: Path, begin: Callable[..., str], tmp_path: Path) -> None:
+    other = shutil.copytree(photos, tmp_path / "other")
+    run = begin(other, val=str(photos))
+    assert str(told(run, photos)).startswith(f"of these 90 images, {run} chose its best epoch by 90: ")
+
+
+def test_what_cannot_be_counted_is_told_as_that(photos: Path, begin: Callable[..., str]) -> None:
+    run = begin(photos)
+    os.utime(photos / "red" / "3.png", (0, 0))
+    assert "which has changed since" in str(told(run, photos))
+    assert "which has changed since" in str(told(begin(photos, learned=None), photos))  # as older runs are
+    shutil.rmtree(photos / "red")
+    shutil.rmtree(photos / "blue")
+    assert "which cannot be read as it was then" in str(told(run, photos))
+    run = begin("demo", source="elsewhere/photos")
+    assert f"{run} was trained on elsewhere/photos: if these are the same" in str(told(run, photos))
