@@ -66,16 +66,16 @@ def main() -> None:
     if tests:
         print(f"median test accuracy {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
     if arguments.json:
-        record(arguments.json, " > ".join(arguments.recipes), rows)
+        record(arguments.json, " > ".join(arguments.recipes), Path(arguments.data).name, rows)
 
 
-def record(file: Path, chain: str, rows: list[dict[str, Any]]) -> None:
+def record(file: Path, chain: str, data: str, rows: list[dict[str, Any]]) -> None:
     """Adds what was measured of a chain of recipes to a file, in the place of what it knew of the same seeds."""
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     seeds = {row["seed"] for row in rows}
     known = json.loads(file.read_text()) if file.exists() else []
     kept = [row for row in known if (row["recipes"], row["seed"]) not in {(chain, seed) for seed in seeds}]
-    fresh = [{"recipes": chain, **row, "device": where, "torch": torch.__version__} for row in rows]
+    fresh = [{"recipes": chain, "data": data, **row, "device": where, "torch": torch.__version__} for row in rows]
     lines = [json.dumps(row) for row in sorted(kept + fresh, key=lambda row: (row["recipes"], row["seed"]))]
     file.write_text("[\n" + ",\n".join(f"  {line}" for line in lines) + "\n]\n")
 

@@ -67,8 +67,8 @@ def _attended(model: ViT, images: Tensor) -> Light:
         told = f"What the class token attends to in the last block, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
         return Light(maps, "where the class token looks", told)
     told = (
-        "How much attention each patch receives in the last block, mean of the heads and of all patches, which the "
-        f"head reads as one, {_STRETCHED}. {_NOT_WHY}"
+        "How much attention each patch receives from all patches in the last block, mean of the heads, "
+        f"{_STRETCHED}. {_NOT_WHY}"
     )
     return Light(maps, "the attention that patches receive", told)
 
