@@ -44,8 +44,8 @@ MEANING = {  # metric -> its name for people, and what it is
     "balanced_accuracy": ("balanced accuracy", "mean of the classes' recalls"),
     "nll": ("NLL", "mean negative log of the true label"),
     "ece": ("ECE", "mean gap of confidence and accuracy"),
-    "exact": ("exact match", "every label of an image right"),
-    "label_accuracy": ("label accuracy", "of all labels of all images"),
+    "exact": ("exact match", "every label of an image right, at the thresholds"),
+    "label_accuracy": ("label accuracy", "of all labels of all images, at the thresholds"),
     "bce": ("BCE", "mean binary cross-entropy of the labels"),
     "ap": ("AP", "average precision, mean of the labels"),
     "auc": ("AUC", "area under the ROC curve, mean of the labels"),
@@ -143,7 +143,7 @@ def _lead(metrics: Mapping[str, float], images: int | None, rows: History) -> st
     elif images:
         words.append(f"Evaluated on {images:,} images that it never learned from")
     if words and rows and (seconds := known(rows, "seconds")):
-        words.append(f"after {len(rows)} epochs in {duration(sum(seconds))}")
+        words.append(f"after {len(rows)} {'epoch' if len(rows) == 1 else 'epochs'} in {duration(sum(seconds))}")
     return ", ".join(words) + "." if words else ""
 
 
@@ -153,9 +153,9 @@ def notes(sentences: Sequence[str], skipped: Sequence[tuple[str, str]]) -> str:
     listed = f'<ul class="notes">{items}</ul>' if items else ""
     if not skipped:
         return listed
-    many = f"{len(skipped):,} images" if len(skipped) > 1 else "One image"
+    many, were = (f"{len(skipped):,} images", "were") if len(skipped) > 1 else ("One image", "was")
     table = section_html(left_out("", skipped[:_SKIPPED_MOST]))
-    return listed + _folded(f"{many} could not be read and left out", table)
+    return listed + _folded(f"{many} could not be read and {were} left out", table)
 
 
 def matrix(confusion: Tensor, classes: Sequence[str], worst: Sequence[Mapping[str, Value]]) -> str:
