@@ -4,6 +4,7 @@ import argparse
 import inspect
 import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import fields
@@ -52,6 +53,27 @@ def test_predict_names_the_classes(run: Path, photos: Path, capsys: pytest.Captu
     assert len(rows) == 31
     assert sum(row["answers"][0]["label"] == "blue" for row in rows[:30]) >= 28
     assert "HTML" in rows[30]["error"]
+
+
+def test_predict_says_which_of_several_labels_are_the_answer(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled = Path(shutil.copytree(run, tmp_path / "labelled"))
+    about = json.loads((run / "run.json").read_text())
+    (labelled / "run.json").write_text(json.dumps(about | {"multi_label": True}))
+
+    def said(*thresholds: float, top: int) -> str:
+        (labelled / "best.json").write_text(json.dumps({"thresholds": thresholds}))  # of blue, green and red
+        words = ["predict", str(labelled), str(photos / "red" / "3.png"), "--device", "cpu"]
+        assert main([*words, "--top", str(top)]) == 0
+        return re.sub(r" [\d.]+ %", "", capsys.readouterr().out.rpartition(": ")[2].strip())
+
+    least = said(1, 1, 0, top=3).rpartition(", ")[2]  # the least likely of all, since red is the likeliest
+    assert least in ("blue", "green")
+    assert said(1, 1, 0, top=1) == "red"
+    assert said(1, 1, 1, top=1) == "no label; not red"
+    assert said(*(float(name != least) for name in ("blue", "green", "red")), top=1) == f"{least}; not red"
+    assert said(0, 0, 0, top=1).startswith("red, ")  # none that was decided for is left out
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
@@ -111,6 +133,7 @@ def test_every_option_of_train_has_a_name_in_python() -> None:
         (["predict", "my-run", "x.jpg"], "runs/my-run"),
         (["predict", "weights.v", "x.jpg"], "weights.v2"),
         (["predict", "vit32_smal", "x.jpg"], "vit32_small"),
+        (["predict", "runs/my-rum", "x.jpg"], "runs/my-run"),
     ],
 )
 def test_a_misspelt_model_gets_the_nearest_that_there_is(
@@ -257,6 +280,16 @@ def test_the_demo_trains_reports_and_replaces_itself_alone(
         (["eval", "nowhere", "demo"], "there is no nowhere"),
         (["predict", "nowhere", "x.jpg"], "there is no nowhere"),
         (["doctor", "nowhere/"], "nowhere"),
+        (["trian", "demo"], "there is no verb 'trian'; did you mean 'train'?"),
+        (["train", "demo", "--epochz=1"], "train has no option --epochz; did you mean '--epochs'?"),
+        (["train", "--epochz", "1", "demo"], "train has no option --epochz; did you mean '--epochs'?"),
+        (["train", "demo", "--num-epochs", "3"], "did you mean '--epochs'?"),
+        (["train", "demo", "--batch_size", "8"], "did you mean '--batch-size'?"),
+        (["train", "demo", "--weight-decay", "0"], "write --set optimiser.weight_decay="),
+        (["train", "demo", "--precision", "bf61"], "--precision is 'bf61'; did you mean 'bf16'?"),
+        (["demo", "--epochs", "3"], "demo has no option --epochs; write --set epochs="),
+        (["predict", "x.jpg", "--gpu"], "predict has no option --gpu; known: device, "),
+        (["eval", "packaged", "demo", "more"], "eval can do nothing with more; see vitrail eval --help"),
     ],
 )
 def test_a_mistake_gets_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

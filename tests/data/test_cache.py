@@ -348,6 +348,25 @@ def test_a_part_and_the_whole_that_begin_alike_do_not_replace_each_other(tmp_pat
     assert whole.reads == 9
 
 
+@pytest.mark.usefixtures("no_notice")
+def test_other_classes_and_labels_decode_nothing(tmp_path):
+    whole = Pictures(noise(200), broken=(7,))
+    several = torch.eye(4)[whole.labels]
+    for labels, classes in [(2 - whole.labels, ("c", "b", "a")), (several, ("a", "b", "c", "d"))] * 2:
+        for dataset in (
+            whole,
+            Relabelled(whole, labels, classes),
+            Relabelled(Relabelled(whole, labels, ()), labels, classes),
+        ):
+            result = packed(dataset, tmp_path)
+            assert torch.equal(result.images, whole.images[result.ids])
+            assert torch.equal(result.labels, dataset.labels[result.ids])
+            assert (result.classes, result.multi_label) == (dataset.classes, dataset.labels.ndim == 2)
+            assert [where for where, _ in result.skipped] == ["pictures/7.png"]
+    assert whole.reads == 200
+    assert len(list(tmp_path.glob("*.pack"))) == 1
+
+
 def test_another_choice_of_a_part_decodes_nothing(tmp_path):
     whole = Pictures(noise(200), broken=(7, 150))
     for seed in range(3):

@@ -106,6 +106,15 @@ def test_an_empty_class_folder_is_told(folder):
     assert advice(look(folder)) == "Folders without an image: 'train/horse'. Add images, or remove them."
 
 
+def test_names_and_labels_that_contradict_are_told(folder):
+    rows = [f"train/cat/{number}.png,{'Red' if number else 'red'}" for number in range(12)]
+    (folder / "t.csv").write_text("\n".join(["path,label", *rows, "train/cat/11.png,red"]))
+    report = look(folder / "t.csv")
+    assert "differ by case or blanks alone: 'Red' and 'red'." in advice(report)
+    assert "Equal images with different labels: 1." in advice(report)
+    assert "train/cat/11.png, which is 'Red' in line 13 and 'red' in line 14" in report["Notes"].text
+
+
 def test_a_mix_of_kinds_is_told(folder):
     picture("L").save(folder / "train/cat/grey.png")
     picture("RGBA").save(folder / "train/cat/clear.png")

@@ -18,6 +18,8 @@ DOGS = ["golden retriever", "labrador retriever", "bear", "polar bear"]
         (["red;blue", "blue;green", "green;red"], ("blue;green", ";")),  # none stands alone
         (["red,blue", "blue,green", "green,red"], ("blue,green", ",")),
         (["3,17", "3", "17"], ("3,17", ",")),
+        ([*COLOURS, "red/blue"], ("red/blue", "/")),
+        (["T-shirt/top", "Trouser", "Shirt"], None),
         (["clear road", "clear", "haze road", "haze water", "clear water"], ("clear road", " ")),
         (COLOURS, None),
         ([*COLOURS, "red|blue", ""], None),
@@ -39,6 +41,9 @@ def test_several_labels_a_cell(cells, found):
         ([*COLOURS, "red|blue"], ("red|blue", "|")),
         ([*COLOURS, "red;blue"], ("red;blue", ";")),
         ([*COLOURS, "red,blue"], ("red,blue", ",")),
+        ([*COLOURS, "red/blue"], ("red/blue", "/")),
+        (["T-shirt/top", "Trouser", "Shirt"], None),
+        (["day/dry", "day/wet", "night/dry", "night/wet"], None),  # folders are written so
         (["red|blue", "blue|green", "green|red"], ("blue|green", "|")),
         (["red;blue", "blue;green", "green;red"], ("blue;green", ";")),
         (["Smith, John", "Smith, Anna", "Jones, John", "Jones, Anna"], None),
@@ -54,6 +59,6 @@ def test_one_label_a_cell(cells, found):
 
 
 def test_what_carries_a_mark():
-    assert with_marks(["a", "b, c", "d|e"], several=False) == ["b, c", "d|e"]
+    assert with_marks(["a", "b, c", "d|e", "T-shirt/top"], several=False) == ["b, c", "d|e"]
     assert with_marks(["a", "b;c"], several=True) == ["b;c"]
     assert split_labels(" a | |b c|") == ["a", "b c"]

@@ -20,6 +20,15 @@ def files(tmp_path, names, labels, classes=("a", "b")) -> Files:
     return Files(tmp_path, names, torch.tensor(labels), classes)
 
 
+def test_names_that_differ_by_case_alone_are_told():
+    twice, once = (complete(Found(made([0, 1, 2] * 4, names)), val=None, seed=0) for names in ("rRb", "rgb"))
+    assert "'r' and 'R'" in twice.notes[0]
+    assert len(once.notes) == len(twice.notes) - 1
+    parts = Splits(made([0, 2], tuple("rRb")), made([1, 2], tuple("rRb")), None)
+    with pytest.raises(DataError, match=r"class 'R' .* train split; .* \(if 'r' and 'R' mean the same, give them one"):
+        check(parts)
+
+
 def test_carve_takes_the_share_of_each_class():
     whole = made([0] * 100 + [1] * 50 + [2] * 3)
     train, val = carve(whole, 0.2, seed=0)

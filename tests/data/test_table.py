@@ -97,6 +97,20 @@ def test_absolute_paths(folder, tmp_path_factory):
         ("tags", ("clear road", "haze road", "haze clear"), "'clear road' would be one class: replace the spaces by"),
         ("label", ("red", "blue", "red|blue"), r"line 4: label is one class an image, and 'red\|blue'.* column labels"),
         ("class", ("red", "blue", "red;blue"), "class is one class an image, and 'red;blue'.* a name without ;"),
+        ("label", ("red", "blue", "red/blue"), "label is one class an image, and 'red/blue'.* a name without /"),
+        (
+            "labels",
+            ("red", "\"['red', 'short']\""),
+            r"line 3: labels holds a list written as text, \['red', 'short'\]; write names joined by \| .* \.jsonl",
+        ),
+        ("labels", ("red", "[]"), r"line 3: labels holds a list written as text, \[\]"),
+        ("labels", ('"[""red""]"',), r'a list written as text, \["red"\]'),
+        ("labels", ("[3 17]", "3"), r"a list written as text, \[3 17\]"),
+        (
+            "label",
+            ("\"('red',)\"", "red"),
+            r"line 2: label is one class an image, but this is a list: \('red',\); .* \|",
+        ),
     ],
 )
 def test_several_labels_never_become_one_class(folder, column, cells, message):
@@ -112,6 +126,34 @@ def test_a_name_with_a_comma_is_one_class_and_told(folder):
     assert (
         "Each of these is one class, in spite of the marks in its name: 'Lyon, France', 'Paris, France'." in found.notes
     )
+
+
+def test_a_name_in_brackets_is_a_name(folder):
+    found = read_table(csv(folder, "path,labels\nimg/0.png,[unknown]|red (dark)\nimg/1.png,(none)\n"))
+    assert found.train.classes == ("(none)", "[unknown]", "red (dark)")
+
+
+def test_a_class_made_of_others_is_told(folder):
+    found = read_table(csv(folder, "path,label\nimg/0.png,red short\nimg/1.png,red\nimg/2.png,short\n"))
+    assert found.train.classes == ("red", "red short", "short")
+    assert found.notes[1].startswith(
+        "Each of these is one class, though all its words are classes too: 'red short'; if"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "told"),
+    [
+        ("label", ("red", "blue", "blue"), "2, such as ./img/0.png, which is 'red' in line 2 and 'blue' in line 3;"),
+        ("label", ("red", "red", "red"), None),
+        ("labels", ("red|blue", "blue|red", "red"), "1, such as img/0.png, which is 'blue|red' in line 2 and 'red' in"),
+    ],
+)
+def test_an_image_with_two_labels_in_two_lines_is_told(folder, column, cells, told):
+    rows = zip(("img/0.png", "./img/0.png", "img/0.png", "img/1.png"), (*cells, "blue"), strict=True)
+    notes = read_table(csv(folder, f"path,{column}\n" + "\n".join(map(",".join, rows)))).notes[1:]
+    start = "Images that occur again with another label: "
+    assert [note.startswith(f"{start}{told}") for note in notes] == ([] if told is None else [True])
 
 
 def test_a_list_means_what_it_says(folder):
@@ -156,6 +198,7 @@ def test_bad_tables_get_one_sentence(folder, text, message):
         ("[1]", "line 1: an object with a path"),
         ('{"path": "img/0.png", "labels": 3}', "must be a list"),
         ('{"path": "img/0.png", "label": null}', "label is None"),
+        ('{"path": "img/0.png", "label": ["a"]}', "one class an image, but this is a list: .* column labels"),
         ('{"path": "img/0.png", "labels": [true]}', "labels is True"),
     ],
 )

@@ -54,6 +54,15 @@ def test_a_recipe_and_changes_go_over_one_another() -> None:
     assert plan.config.model == "vit32_small"
 
 
+def test_a_warm_up_that_is_shortened_is_told() -> None:
+    def told(**changes: object) -> list[str]:
+        plan = make_plan(split(photos(20, size=32)), model="vit32_small", changes=changes)
+        return [note for note in plan.notes if "warm-up" in note]
+
+    assert told(epochs=3) == ["the warm-up is cut to half of the run: 1.5 instead of 5 epochs (schedule.warmup_epochs)"]
+    assert told(epochs=10) == told(epochs=2, schedule={"warmup_epochs": 1}) == []
+
+
 def test_few_images_get_a_batch_that_leaves_them_steps_unless_one_was_named(tmp_path: Path) -> None:
     def chosen(count: int, **options: object) -> int:
         plan = make_plan(split(photos(count, size=8)), **{"model": "vit32_small"} | options)

@@ -53,6 +53,21 @@ def test_all_images_of_a_folder_that_was_split(photos: Path, begin: Callable[...
     assert told(run, tmp_path / "link") == told(run, f"{photos}/../photos/") == told(run, photos)
 
 
+def test_images_that_a_table_named(photos: Path, begin: Callable[..., str], tmp_path: Path) -> None:
+    names = [file.relative_to(tmp_path) for file in sorted(photos.glob("*/*.png"))]
+    table, copy = tmp_path / "single.csv", tmp_path / "copy.csv"
+    table.write_text("path,label\n" + "".join(f"{name},{name.parent.name}\n" for name in names))
+    shutil.copy(table, copy)
+    run = begin(table)
+    says = f"of these 90 images, {run} learned from 81 and chose its best epoch by 9: "
+    assert str(told(run, table)).startswith(says)
+    assert told(run, copy) == told(run, photos) == told(run, table)
+    other = shutil.copytree(photos, tmp_path / "photos-of-others")
+    assert told(run, other) is None
+    table.write_text("path,label\n")  # what cannot be read may have named them, or not
+    assert told(run, other) is told(run, copy) is None
+
+
 def test_new_images_need_no_word(photos: Path, begin: Callable[..., str], tmp_path: Path) -> None:
     other = shutil.copytree(photos, tmp_path / "photos-of-others")
     assert told(begin(photos), other) is None

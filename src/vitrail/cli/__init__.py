@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
-from vitrail.cli.options import check_places, escape_letters, image_size, notices
+from vitrail.cli.options import Words, check_places, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
@@ -32,9 +32,9 @@ UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)  # what a p
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
-    options = parser().parse_args(arguments)
     escape_letters()
     try:
+        options = parser().parse_args(arguments)
         with notices():
             check_places(options)
             options.run_verb(options)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The verbs and their options."""
-    top = argparse.ArgumentParser(
+    top = Words(
         prog="vitrail",
         description="Vision transformers: from a folder of images to a trained model.",
         epilog=EXAMPLES,
@@ -78,13 +78,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> Words:
+    verb: Words = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     verb.set_defaults(run_verb=run)
     return verb
 
 
-def _train(verb: argparse.ArgumentParser) -> None:
+def _train(verb: Words) -> None:
+    verb.sets_recipe = True
     verb.add_argument(
         "data", nargs="?", help="a folder of images (class = folder), CSV/JSONL, arrays, shards, or cifar10 …"
     )
@@ -122,7 +123,8 @@ def _train(verb: argparse.ArgumentParser) -> None:
     _set_option(verb, "change the recipe, e.g. --set mix.cutmix=1.0 --set options.drop_path=0.1")
 
 
-def _demo(verb: argparse.ArgumentParser) -> None:
+def _demo(verb: Words) -> None:
+    verb.sets_recipe = True
     verb.add_argument(
         "--out", metavar="FOLDER", type=Path, dest="folder",
         help="where the run goes (default runs/demo, where it replaces the last)",

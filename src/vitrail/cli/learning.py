@@ -12,6 +12,9 @@ from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from vitrail.tasks.predict import Answer
     from vitrail.training.run import Run
 
 DEMO = Path("runs/demo")
@@ -144,13 +147,26 @@ def predict(options: argparse.Namespace) -> None:
     results = []
     for result in shipping.answers(engine, paths, top=options.top):
         results.append(result)
-        said = ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in result.answers)
         whole = json.dumps(result.to_dict(), ensure_ascii=False)
+        said = _said(result.answers, several=engine.card.multi_label)
         line = whole if options.json else result.error or f"{result.path}: {said}"
         print(line)  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")
+
+
+def _said(answers: "Sequence[Answer]", *, several: bool) -> str:
+    """Classes and how likely they are; of several labels an image first those that are the answer, then the others."""
+
+    def listed(some: "Iterable[Answer]") -> str:
+        return ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in some)
+
+    if not several:
+        return listed(answers)
+    chosen = listed(answer for answer in answers if answer.chosen)
+    others = listed(answer for answer in answers if not answer.chosen)
+    return (chosen or "no label") + (f"; not {others}" if others else "")
 
 
 def doctor(options: argparse.Namespace) -> None:

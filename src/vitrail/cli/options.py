@@ -8,12 +8,52 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import ConfigError, Notice
+from vitrail.errors import ConfigError, Notice, nearest
 
 if TYPE_CHECKING:
     from vitrail.report import Report
+
+
+class Words(argparse.ArgumentParser):
+    """A parser that answers a misspelt verb, option or choice in one sentence with the nearest that there is."""
+
+    sets_recipe = False  # whether `--set` reaches the keys of a recipe
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, but nothing is left over: a verb knows best what its own options are."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            name = self.prog.split()[-1]
+            wrong = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
+            if wrong is None:
+                raise ConfigError(f"{name} can do nothing with {' '.join(left)}; see {self.prog} --help")
+            raise ConfigError(f"{name} has no option {wrong}; {self._meant(wrong)}")
+        return found, left
+
+    def _meant(self, wrong: str) -> str:
+        """A hint at the option that was meant, or at the key of a recipe that is called so, here or by others."""
+        key = _key(wrong.lstrip("-").replace("-", "_")) if self.sets_recipe else None
+        known = {option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")}
+        if key is None or key.replace("_", "-") in known:
+            # Dashes, which all options have, make none alike.
+            return nearest((key or wrong.lstrip("-")).replace("_", "-"), known).replace("mean '", "mean '--")
+        return f"write --set {key}=…"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        what = f"{action.option_strings[-1]} is {value!r}" if action.option_strings else f"there is no verb {value!r}"
+        raise ConfigError(f"{what}; {nearest(str(value), map(str, action.choices))}")
+
+
+def _key(name: str) -> str | None:
+    """The key of a recipe that goes by a name."""
+    from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
+
+    return name if name in {field.name for field in fields(TrainConfig)} else usual_name(name)
 
 
 def image_size(text: str) -> int | tuple[int, int]:

@@ -116,14 +116,18 @@ def pack(
     The file is found again by the data set's name, place and size, and rebuilt with a notice where the data set has
     changed or the file is damaged (`verify` checks every byte). Images that cannot be read are left out and listed;
     too many are an error: `tally` counts those of all splits of a source, and without one the data set stands alone.
-    Images that lie in memory already need no file. With `whole`, of a part that chance has chosen all that it was
-    chosen from is kept, so that another choice decodes nothing.
+    Images that lie in memory already need no file. Labels that were put on images are put on what is packed, so that
+    other classes decode nothing. With `whole`, of a part that chance has chosen all that it was chosen from is kept, so
+    that another choice decodes nothing.
     """
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} has no images")
-    if whole and dataset.array is None and (part := _carved(dataset)) is not None:
-        options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
-        return _selected(dataset, part, pack(part.whole, size=size, channels=channels, tally=tally, **options))
+    options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
+    if isinstance(dataset, Relabelled):
+        found = pack(dataset.whole, size=size, channels=channels, tally=tally, whole=whole, **options)
+        return replace(found, labels=dataset.labels[found.ids], classes=dataset.classes)
+    if whole and dataset.array is None and isinstance(dataset, Carved):
+        return _selected(dataset, pack(dataset.whole, size=size, channels=channels, tally=tally, **options))
     tally = tally or Tally(len(dataset))
     count = len(dataset) * channels * size[0] * size[1]
     if (array := dataset.array) is not None and (tuple(array.shape[2:]) == size or count <= _IN_MEMORY):
@@ -131,24 +135,36 @@ def pack(
     path = (folder or default_folder()) / _file_name(dataset, size, channels)
     expected = {"fingerprint": dataset.fingerprint, "size": list(size), "channels": channels, "count": len(dataset)}
     try:
+        return _kept(dataset, path, expected, workers=workers, progress=progress, verify=verify, tally=tally)
+    except OSError as error:
+        raise _not_written(path, error, count) from error
+
+
+def _kept(
+    dataset: Dataset,
+    path: Path,
+    expected: dict[str, Any],
+    *,
+    workers: int | None,
+    progress: Progress | None,
+    verify: bool,
+    tally: Tally,
+) -> Packed:
+    """The packed images of a file, which is built where it is missing or cannot be used."""
+    try:
         return _counted(_open(dataset, path, expected, verify=verify), tally)
     except FileNotFoundError:
         pass
     except cache_file.Unusable as reason:
-        warnings.warn(f"{path} is built again: {reason}", Notice, stacklevel=2)
-    except OSError as error:
-        raise _not_written(path, error, count) from error
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with cache_file.only_one(path):
-            try:
-                found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
-                return _counted(found, tally)
-            except (FileNotFoundError, cache_file.Unusable):
-                _build(dataset, path, expected, workers=workers, progress=progress, tally=tally)
-        return _open(dataset, path, expected, verify=False)
-    except OSError as error:
-        raise _not_written(path, error, count) from error
+        warnings.warn(f"{path} is built again: {reason}", Notice, stacklevel=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with cache_file.only_one(path):
+        try:
+            found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
+            return _counted(found, tally)
+        except (FileNotFoundError, cache_file.Unusable):
+            _build(dataset, path, expected, workers=workers, progress=progress, tally=tally)
+    return _open(dataset, path, expected, verify=False)
 
 
 def _counted(packed: Packed, tally: Tally) -> Packed:
@@ -159,17 +175,10 @@ def _counted(packed: Packed, tally: Tally) -> Packed:
 
 def _file_name(dataset: Dataset, size: tuple[int, int], channels: int) -> str:
     """The same for the same data set before and after a change, so that a stale file is found and replaced."""
-    which = "part" if _is_part(dataset) else "whole"  # either may begin with the same image
+    which = "part" if isinstance(dataset, Subset) else "whole"  # either may begin with the same image
     place = hashlib.sha256(f"{dataset.name}\n{dataset.where(0)}\n{which}".encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
     return f"{name}-{size[0]}x{size[1]}x{channels}-{place}.pack"
-
-
-def _is_part(dataset: Dataset) -> bool:
-    """Whether it is some samples of another data set, with whatever labels."""
-    if isinstance(dataset, Relabelled):
-        return _is_part(dataset.whole)
-    return isinstance(dataset, Subset)
 
 
 def _not_written(path: Path, error: OSError, count: int) -> DataError:
@@ -195,18 +204,11 @@ def _packed(dataset: Dataset, images: Tensor, broken: dict[int, str], pixels: st
     )
 
 
-def _carved(dataset: Dataset) -> Carved | None:
-    """The part that chance has chosen, with whatever labels; None for any other data set."""
-    if isinstance(dataset, Relabelled):
-        return _carved(dataset.whole)
-    return dataset if isinstance(dataset, Carved) else None
-
-
-def _selected(dataset: Dataset, part: Carved, whole: Packed) -> Packed:
+def _selected(part: Carved, whole: Packed) -> Packed:
     """The images of a part, where they lie among those of its whole."""
     row_of, reasons = {number: row for row, number in enumerate(whole.ids.tolist())}, dict(whole.skipped)
     broken = {at: reasons[part.where(at)] for at, number in enumerate(part.indices) if number not in row_of}
-    found = _packed(dataset, whole.images, broken, whole.pixels)
+    found = _packed(part, whole.images, broken, whole.pixels)
     return replace(found, rows=torch.tensor([row_of[part.indices[at]] for at in found.ids.tolist()]))
 
 

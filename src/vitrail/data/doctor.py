@@ -15,6 +15,7 @@ from vitrail.data.broken import MAX_BROKEN, lost, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
+from vitrail.data.names import told_alike
 from vitrail.data.source import survey
 from vitrail.data.split import counts
 from vitrail.errors import BrokenImage
@@ -91,6 +92,7 @@ def examine(
         _costs(parts, speed, (channels, *image_size), cost, advice),
     ]
     _suspicious(samples, splits.train.classes, advice)
+    advice += told_alike(splits.train.classes)
     if splits.empty:
         advice.append(f"Folders without an image: {_listed(splits.empty)}. Add images, or remove them.")
     if limit is not None and len(work) < sum(map(len, parts.values())):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 SEPARATOR = "|"
 _OTHERS = (";", ",")
+_IN_NAMES = "/"  # so common in names, as in "T-shirt/top", that it alone is no reason for a word
 
 
 def split_labels(cell: str, separator: str = SEPARATOR) -> list[str]:
@@ -22,10 +23,10 @@ def joined_by(cells: Sequence[str], *, several: bool) -> tuple[str, str] | None:
     """
     names = sorted({name for cell in cells for name in (split_labels(cell) if several else [cell])})
     unaware = several and not any(SEPARATOR in cell for cell in cells)
-    for separator in _OTHERS if several else (SEPARATOR, *_OTHERS):
+    for separator in (*(() if several else (SEPARATOR,)), *_OTHERS, _IN_NAMES):
         pieces = {name: set(split_labels(name, separator)) for name in names}
         uses = Counter(piece for parts in pieces.values() for piece in parts)
-        repeats = unaware or (not several and separator != ",")  # one class may be called "Smith, John"
+        repeats = unaware or (not several and separator in "|;")  # one class may be called "Smith, John"
         marked = [name for name, parts in pieces.items() if len(parts) > 1]
         suspects = [
             name for name in marked if all(part in pieces or (repeats and uses[part] > 1) for part in pieces[name])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
+from vitrail.data.names import alike, told_alike
 from vitrail.errors import DataError, nearest
 
 VAL_SHARE = 0.1
@@ -15,8 +16,8 @@ VAL_SHARE = 0.1
 
 def complete(found: Found, *, val: Dataset | float | None, seed: int) -> Splits:
     """Splits of what a reader found; without a validation part of its own, one is carved out of train."""
-    notes = list(found.notes)
     train = found.train
+    notes = [*found.notes, *told_alike(train.classes)]
     if isinstance(val, Dataset):
         held = val
         notes.append(f"Validation comes from {val.name}, as asked.")
@@ -155,4 +156,6 @@ def _gap(split: str, part: Dataset, empty: list[str], splits: Splits) -> str:
             f"{noun} {shown} of {part.name} {verb} one image only, which cannot be both learned from and validated on; "
             "add images of it, or remove it"
         )
-    return f"{noun} {shown} of {part.name} {verb} no image in the {split} split; add some, or remove the {noun}"
+    same = next((names for names in alike(part.classes) if empty[0] in names), ())
+    hint = f" (if {' and '.join(map(repr, same))} mean the same, give them one name)" if same else ""
+    return f"{noun} {shown} of {part.name} {verb} no image in the {split} split; add some, or remove the {noun}{hint}"

@@ -2,8 +2,9 @@
 
 import csv
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from torch import Tensor
 from vitrail.data.dataset import Found, Subset
 from vitrail.data.folder import SPLIT_NAMES, Files, natural
 from vitrail.data.joined import joined_by, split_labels, with_marks
+from vitrail.data.names import composed, listed
 from vitrail.errors import DataError, nearest
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -22,6 +24,7 @@ LABEL = ("label", "class", "category")
 LABELS = ("labels", "classes", "tags")
 SPLIT = ("split", "set", "subset")
 _LOOKED_AT = 100  # first rows, whose files must not all be missing
+_LIST = re.compile(r"""\[[0-9\s.,]*\] | [\[({] \s* ['"] .* ['"] ,? \s* [\])}]""", re.VERBOSE | re.DOTALL)
 
 Row = Mapping[str, Any]
 
@@ -49,6 +52,7 @@ def read_table(path: Path) -> Found:
     whole = Files(path.parent, files, labels, classes, name=str(path))
     _refuse_joined(path, rows, columns)
     notes = [f"{path} has {len(rows):,} images; {note}.", *_doubts(labels, classes, columns)]
+    notes += _contradictions(files, [number for number, _ in rows], labels, classes)
     if columns.ignored:
         notes.append(f"These columns are not used: {', '.join(columns.ignored)}.")
     if columns.split is None:
@@ -154,7 +158,7 @@ def _text(path: Path, number: int, column: str, value: Any) -> str:
 def _labels(path: Path, rows: Sequence[tuple[int, Row]], columns: Columns) -> tuple[Tensor, tuple[str, ...], str]:
     """Labels N or N K, the classes, and what to say of them."""
     if columns.label is not None:
-        singles = [_text(path, number, columns.label, row.get(columns.label)) for number, row in rows]
+        singles = [_single(path, number, columns.label, row.get(columns.label)) for number, row in rows]
         classes = tuple(sorted(set(singles), key=natural))
         position = {name: index for index, name in enumerate(classes)}
         indices = torch.tensor([position[name] for name in singles], dtype=torch.int64)
@@ -176,9 +180,23 @@ def _labels(path: Path, rows: Sequence[tuple[int, Row]], columns: Columns) -> tu
     return marks, classes, f"several labels each, by {len(classes)} columns of zeros and ones"
 
 
+def _single(path: Path, number: int, column: str, value: Any) -> str:
+    if isinstance(value, list) or (isinstance(value, str) and _LIST.fullmatch(value)):
+        raise DataError(
+            f"{path}, line {number}: {column} is one class an image, but this is a list: {value}; for several labels "
+            "call the column labels and join them by |"
+        )
+    return _text(path, number, column, value)
+
+
 def _several(path: Path, number: int, column: str, value: Any) -> list[str]:
     if value is None:
         return []
+    if isinstance(value, str) and _LIST.fullmatch(value):
+        raise DataError(
+            f"{path}, line {number}: {column} holds a list written as text, {value}; write names joined by | (nothing "
+            "where there is none), or lists in a .jsonl file"
+        )
     if isinstance(value, str):
         return split_labels(value)
     if not isinstance(value, list):
@@ -214,13 +232,42 @@ def _doubts(labels: Tensor, classes: Sequence[str], columns: Columns) -> Iterato
     if columns.one_hot:
         return
     if odd := with_marks(classes, several=columns.labels is not None):
-        more = f" and {len(odd) - 3:,} more" if len(odd) > 3 else ""
-        yield f"Each of these is one class, in spite of the marks in its name: {', '.join(map(repr, odd[:3]))}{more}."
+        yield f"Each of these is one class, in spite of the marks in its name: {listed(map(repr, odd))}."
+    if made := composed(classes):
+        yield (
+            f"Each of these is one class, though all its words are classes too: {listed(map(repr, made))}; if they are "
+            "several labels of an image, join them by | in a column labels."
+        )
     if labels.ndim == 2 and bool((labels.sum(dim=1) == 1).all()):
         yield (
             f"Every image has one label, though {columns.labels} may hold several, joined by |; if there is never more "
             "than one, call the column label."
         )
+
+
+def _contradictions(
+    files: Sequence[str], lines: Sequence[int], labels: Tensor, classes: Sequence[str]
+) -> Iterator[str]:
+    """One note of all images that stand in two lines with different labels."""
+    first: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for at, file in enumerate(files):
+        before = first.setdefault(os.path.normpath(file), at)
+        if before != at and not torch.equal(labels[before], labels[at]):
+            found.setdefault(file, (before, at))
+    if found:
+        file, pair = next(iter(found.items()))
+        one, other = (f"{_written(labels[at], classes)} in line {lines[at]}" for at in pair)
+        yield (
+            f"Images that occur again with another label: {len(found):,}, such as {file}, which is {one} and {other}; "
+            "decide which is right, or give them one line each with all their labels, joined by | in a column labels."
+        )
+
+
+def _written(label: Tensor, classes: Sequence[str]) -> str:
+    """A row of labels, as a table has it."""
+    chosen: Iterable[int] = [int(label)] if label.ndim == 0 else label.nonzero()[:, 0].tolist()
+    return repr("|".join(classes[index] for index in chosen))
 
 
 def _split(path: Path, rows: Sequence[tuple[int, Row]], column: str) -> dict[str, list[int]]:

@@ -78,6 +78,7 @@ def predict(
 ) -> list[Prediction]:
     """The `top` likeliest classes of every image file, and of all below every folder, in their order.
 
+    Of several labels an image those that are decided for are named however many there are.
     `augment` is the training's, for its normalisation; `image_size` is the model's where none is given. A file that
     cannot be read has its reason in place of answers. `on_result` hears of each as soon as it is known.
     """
@@ -139,8 +140,9 @@ def _answers(ask: Ask, batch: Sequence[_Read], classes: Sequence[str], top: int)
 def likeliest(
     classes: Sequence[str], probabilities: Sequence[float], chosen: Sequence[bool], *, top: int
 ) -> tuple[Answer, ...]:
-    """The `top` classes of one picture, the likeliest first."""
-    best = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])[:top]
+    """The `top` classes of one picture, the likeliest first, and after them all others that the task decided for."""
+    order = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])
+    best = [*order[:top], *(label for label in order[top:] if chosen[label])]
     return tuple(Answer(classes[label], probabilities[label], chosen[label]) for label in best)
 
 

@@ -177,6 +177,7 @@ def make_plan(
         notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
         config = normalised(config, start, notes)
     notes += _brought_to(backbone.config, seen, fresh=start is None)
+    notes += _warmed_up(config)
     about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
     plan = Plan(
         config=config,
@@ -209,6 +210,14 @@ def _brought_to(config: BackboneConfig, seen: Seen, *, fresh: bool) -> list[str]
         which = f"{_FOR_SMALL}, which is taken where no model is named," if small else "a model for smaller images"
         notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")
     return notes
+
+
+def _warmed_up(config: TrainConfig) -> list[str]:
+    """What becomes of a warm-up that would take more than half of the run."""
+    asked, most = config.schedule.warmup_epochs, config.epochs / 2
+    if asked <= most:
+        return []
+    return [f"the warm-up is cut to half of the run: {most:g} instead of {asked:g} epochs (schedule.warmup_epochs)"]
 
 
 def _with_steps(config: TrainConfig, images: int, notes: list[str]) -> TrainConfig:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.source import open_data
+from vitrail.data.table import SUFFIXES as TABLES
 from vitrail.errors import VitrailError
 from vitrail.training.trained import place_of
 
@@ -24,13 +25,15 @@ def met_before(run: str, source: str, images: Dataset) -> str | None:
     about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     sources = [name for name in (about.get("source"), about.get("val")) if isinstance(name, str)]
     places = set(_places(images))
-    if not any(name == source or _within(name, places) for name in sources):
+    known = any(name == source or _within(name, places) for name in sources)
+    if not known and not any(_may_name(name) for name in sources):
         lost = [name for name in sources if _same_name(name, source)]
         return f"{run} was trained on {lost[0]}: if these are the same images, {_REST}" if lost else None
     try:
         splits = open_data(about["source"], val=about["val"], seed=about["recipe"]["seed"])
     except VitrailError:
-        return f"{run} was trained on {sources[0]} too, which cannot be read as it was then: {_REST}"
+        told = f"{run} was trained on {sources[0]} too, which cannot be read as it was then: {_REST}"
+        return told if known else None
     return _counted(run, about, splits, places)
 
 
@@ -58,6 +61,12 @@ def _within(source: str, places: set[str]) -> bool:
     there = Path(source).expanduser().resolve()
     start = f"{there}{os.sep}" if there.is_dir() else str(there)
     return there.exists() and any(place.startswith(start) for place in places)
+
+
+def _may_name(source: str) -> bool:
+    """Whether a source is a table, whose images may lie anywhere: only reading it tells."""
+    there = Path(source).expanduser()
+    return there.suffix.lower() in TABLES and there.is_file()
 
 
 def _same_name(first: str, second: str) -> bool:

@@ -115,12 +115,16 @@ def place_of(source: str | Path) -> str | Path:
 
 
 def _refuse_misspelt(source: str) -> None:
-    """Tells the nearest of all that a word could name: the packaged model, a run below runs/, a file here, a model."""
-    if Path(source).exists() or not is_word(Path(source)) or is_known(source):
+    """Tells the nearest of what lies there and, for a word, of the packaged model, the runs below runs/ and models."""
+    path = Path(source)
+    if path.exists() or is_known(source):
         return
-    runs = {file.parent.name: str(file.parent) for file in Path("runs").glob("*/run.json")}
-    hint = nearest(source, [PACKAGED, *runs, *presets(), *(item.name for item in Path().iterdir())])
-    for name, place in runs.items():
+    places = {item.name: str(item) for item in path.parent.iterdir()} if path.parent.is_dir() else {}
+    if is_word(path):
+        places |= {name: name for name in (PACKAGED, *presets())}
+        places |= {file.parent.name: str(file.parent) for file in Path("runs").glob("*/run.json")}
+    hint = nearest(path.name, places)
+    for name, place in places.items():
         hint = hint.replace(f"{name!r}?", f"{place!r}?")
     if hint.startswith("did you mean"):
         raise CheckpointError(f"there is no {source}; {hint}")

@@ -80,6 +80,14 @@ def test_another_number_of_classes_must_be_asked_for_and_is_said(model: Backbone
     assert all(torch.equal(loaded.state_dict()[name], model.state_dict()[name]) for name in body)
 
 
+def test_a_head_where_there_was_none_replaces_nothing(model: Backbone, tmp_path: Path) -> None:
+    model.reset_head(0)
+    vitrail.save(model, tmp_path / "headless")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert vitrail.load(tmp_path / "headless", num_classes=7).config.num_classes == 7
+
+
 def test_the_same_number_of_classes_keeps_the_head(model: Backbone, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

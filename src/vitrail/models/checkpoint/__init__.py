@@ -72,8 +72,9 @@ def load(
         backbone.resize(image_size)
     if num_classes is not None and num_classes != found.config.num_classes:
         backbone.reset_head(num_classes)
-        message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
-        warnings.warn(message, HeadNotice, stacklevel=2)
+        if found.config.num_classes:  # pre-training leaves none that could be missed
+            message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
+            warnings.warn(message, HeadNotice, stacklevel=2)
     return backbone.to(dtype).eval()
 
 
