@@ -12,7 +12,7 @@ from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.cache import fit
 from vitrail.errors import ConfigError
 from vitrail.tasks.classify import Classify
-from vitrail.tasks.predict import as_task, predict
+from vitrail.tasks.predict import as_task, named_labels, predict
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 
@@ -121,3 +121,8 @@ def test_bad_questions_are_refused(photos):
         predict(tiny(), photos, top=0)
     with pytest.raises(ConfigError, match="has no head"):
         as_task(tiny(num_classes=0))
+
+
+def test_labels_that_were_decided_for_are_named_beyond_the_first():
+    assert named_labels([0.2, 0.5, 0.3, 0.1], [False, False, False, True], top=2) == [1, 2, 3]
+    assert named_labels([0.2, 0.5], [True, True], top=5) == [1, 0]

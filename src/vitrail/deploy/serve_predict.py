@@ -17,6 +17,7 @@ from vitrail.deploy.serve_model import Explainer, Offer, Question, Served
 from vitrail.deploy.serve_overlay import contrast, data_url, overlay_png, picture_png
 from vitrail.deploy.serve_upload import File, Refused, files_of, picture, read_body
 from vitrail.errors import BrokenImage, Unsupported, nearest
+from vitrail.tasks.predict import named_labels
 
 TOP = 5
 
@@ -156,10 +157,9 @@ def _answers(computed: Computed, served: Served, top: int) -> list[dict[str, Any
     chosen = served.engine.chosen(probabilities)[0].tolist()
     numbers = probabilities[0].tolist()
     labels = served.engine.labels
-    best = sorted(range(len(numbers)), key=lambda index: -numbers[index])[:top]
     return [
         {"label": labels[index], "index": index, "probability": round(numbers[index], 6), "chosen": chosen[index]}
-        for index in best
+        for index in named_labels(numbers, chosen, top=top)
     ]
 
 

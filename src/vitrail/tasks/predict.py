@@ -137,12 +137,17 @@ def _answers(ask: Ask, batch: Sequence[_Read], classes: Sequence[str], top: int)
         yield Prediction(str(read.path), likeliest(classes, *next(rows), top=top))
 
 
+def named_labels(probabilities: Sequence[float], chosen: Sequence[bool], *, top: int) -> list[int]:
+    """Which classes of one picture to name: the `top`, the likeliest first, and all others that were decided for."""
+    order = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])
+    return [*order[:top], *(label for label in order[top:] if chosen[label])]
+
+
 def likeliest(
     classes: Sequence[str], probabilities: Sequence[float], chosen: Sequence[bool], *, top: int
 ) -> tuple[Answer, ...]:
-    """The `top` classes of one picture, the likeliest first, and after them all others that the task decided for."""
-    order = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])
-    best = [*order[:top], *(label for label in order[top:] if chosen[label])]
+    """The classes of one picture that are named, by `named_labels`."""
+    best = named_labels(probabilities, chosen, top=top)
     return tuple(Answer(classes[label], probabilities[label], chosen[label]) for label in best)
 
 
