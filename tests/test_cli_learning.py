@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from coloured import TINY, coloured_photos, coloured_run
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import vitrail
 from vitrail.cli import main, parser
+from vitrail.data.cache import Packed, pack
 from vitrail.errors import ConfigError
 from vitrail.models.checkpoint import hub
 from vitrail.models.checkpoint.timm import Timm
@@ -159,6 +161,23 @@ def test_eval_judges_other_images(
     assert told in shown.err
     assert told in json.loads(shown.out)["sections"][0]["text"]
     assert page.read_text().lower().startswith("<!doctype html>")
+
+
+def test_eval_keeps_images_as_training_does_so_that_the_same_images_score_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays of 20 pixels for a model of 32: rounded to whole levels at 32, they would be other images."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 12)):
+        np.save(tmp_path / f"{split}_images.npy", draw.integers(0, 256, (count, 20, 20, 3), dtype=np.uint8))
+        np.save(tmp_path / f"{split}_labels.npy", np.arange(count) % 3)
+    small = {"options": {"dim": 16, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": 8, "image_size": 32}
+    run = vitrail.train(str(tmp_path), model="vit32_small", folder=tmp_path / "run", silent=True, device="cpu", **small)
+    judged: list[Packed] = []
+    monkeypatch.setattr("vitrail.data.cache.pack", lambda *a, **k: judged.append(pack(*a, **k)) or judged[-1])
+    assert main(["eval", str(run.folder), str(tmp_path), "--device", "cpu"]) == 0
+    assert run.packs.test is not None
+    assert torch.equal(judged[0].images, run.packs.test.images)
 
 
 def test_doctor_audits_the_split_of_a_seed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.evaluate import evaluate as judge  # noqa: PLC0415
+    from vitrail.training.plan import stored_size  # noqa: PLC0415
     from vitrail.training.seen import met_before  # noqa: PLC0415
     from vitrail.training.trained import open_trained  # noqa: PLC0415
 
@@ -111,7 +112,8 @@ def evaluate(options: argparse.Namespace) -> None:
     config = task.backbone.config
     with busy(f"reading {options.data}"):
         images = open_whole(options.data, classes=task.classes, multi_label=trained.multi_label)
-        packed = pack(images, size=config.image_size, channels=config.channels)
+        size = stored_size(images, config.image_size, cropped=False)  # as in training, for the same score
+        packed = pack(images, size=size, channels=config.channels)
     where = next(task.parameters()).device
     batches = Batches(packed, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
     with busy(f"judging {len(packed):,} images"):

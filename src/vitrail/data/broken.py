@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from vitrail.data.names import listed
 from vitrail.errors import DataError
 from vitrail.report import show
 
@@ -56,6 +57,6 @@ def lost(classes: Sequence[str], before: Sequence[int], after: Sequence[int]) ->
 
 def lost_from_split(split: str, names: Sequence[str]) -> str:
     """What is said of classes without a readable image in a split: such a class cannot be learned, or not be judged."""
-    shown = ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     what = "cannot be learned" if split == "train" else "is not judged"
+    shown = listed(map(repr, names), _NAMED)
     return f"every image of {shown} in the {split} split is broken, so that it {what}: repair them or add others"

@@ -15,7 +15,7 @@ from vitrail.data.broken import MAX_BROKEN, lost, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
-from vitrail.data.names import told_alike
+from vitrail.data.names import listed, told_alike
 from vitrail.data.source import survey
 from vitrail.data.split import counts
 from vitrail.errors import BrokenImage
@@ -94,7 +94,7 @@ def examine(
     _suspicious(samples, splits.train.classes, advice)
     advice += told_alike(splits.train.classes)
     if splits.empty:
-        advice.append(f"Folders without an image: {_listed(splits.empty)}. Add images, or remove them.")
+        advice.append(f"Folders without an image: {listed(map(repr, splits.empty), 5)}. Add images, or remove them.")
     if limit is not None and len(work) < sum(map(len, parts.values())):
         advice.append(f"Only {len(work):,} images were looked at; leave out the limit to see all.")
     sections.append(Text("Notes", "\n".join(splits.notes) or "None."))
@@ -162,7 +162,8 @@ def _splits_table(parts: dict[str, Dataset], samples: Sequence[Sample], advice: 
         present = len(part.classes) - len(missing)
         rows.append({"split": split, "images": len(part), "unreadable": broken[split], "classes": present})
         if missing:
-            advice.append(f"No image in {split} has the class {_listed(missing)}: add some, or remove the class.")
+            shown = listed(map(repr, missing), 5)
+            advice.append(f"No image in {split} has the class {shown}: add some, or remove the class.")
     if len(parts["train"].classes) < 2 and not parts["train"].multi_label:
         advice.append("There is one class only; a classifier needs two or more.")
     return Table("Splits", {"split": "", "images": "", "unreadable": "", "classes": ""}, tuple(rows))
@@ -184,7 +185,8 @@ def _classes_table(parts: dict[str, Dataset], advice: list[str]) -> Table:
         )
     few = [name for name, count in zip(classes, train, strict=True) if 0 < count < _FEW]
     if few:
-        advice.append(f"Fewer than {_FEW} training images: {_listed(few)}; expect little of these classes.")
+        shown = listed(map(repr, few), 5)
+        advice.append(f"Fewer than {_FEW} training images: {shown}; expect little of these classes.")
     return Table("Classes", {"class": "", **dict.fromkeys(parts, ""), "share": "share"}, tuple(rows))
 
 
@@ -354,7 +356,3 @@ def _shortener(samples: Sequence[Sample]) -> Callable[[str], str]:
     shared = os.path.commonprefix([sample.where for sample in samples])  # noqa: RUF071  (cut at a slash below)
     folder = shared[: shared.rfind("/") + 1]
     return lambda where: where.removeprefix(folder)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

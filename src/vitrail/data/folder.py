@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset, Found, digest, file_facts, label_digest
 from vitrail.data.decode import SUFFIXES, decode
+from vitrail.data.names import listed
 from vitrail.errors import BrokenImage, DataError
 
 SPLIT_NAMES = {
@@ -195,8 +196,7 @@ def _refuse_one_nested(root: Path, members: Sequence[str], classes: tuple[str, .
 
 def _leftovers(found: Scan, classless: int, elsewhere: Sequence[str], empty: Sequence[str]) -> Iterator[str]:
     if empty:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        yield f"Folders without an image are left out: {', '.join(empty[:5])}{more}."
+        yield f"Folders without an image are left out: {listed(empty, 5)}."
     if classless:
         yield f"Images outside of class folders are left out: {classless:,}."
     if elsewhere:

@@ -3,8 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-_SHOWN = 3
-
 
 def alike(classes: Iterable[str]) -> list[tuple[str, ...]]:
     """The names that differ by case or blanks alone, together."""
@@ -29,8 +27,7 @@ def composed(classes: Sequence[str]) -> list[str]:
     return [name for name in classes if len(words := set(name.split())) > 1 and words <= known]
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], most: int = 3) -> str:
     """The first few, and how many more."""
-    shown = list(names)
-    more = f" and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-    return ", ".join(shown[:_SHOWN]) + more
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")

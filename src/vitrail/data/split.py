@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
-from vitrail.data.names import alike, told_alike
+from vitrail.data.names import alike, listed, told_alike
 from vitrail.errors import DataError, nearest
 
 VAL_SHARE = 0.1
@@ -147,7 +147,7 @@ def check(splits: Splits) -> Splits:
 
 
 def _gap(split: str, part: Dataset, empty: list[str], splits: Splits) -> str:
-    shown = ", ".join(repr(name) for name in empty[:3]) + (f" and {len(empty) - 3} more" if len(empty) > 3 else "")
+    shown = listed(map(repr, empty))
     noun = "class" if len(empty) == 1 else "classes"
     verb = "has" if len(empty) == 1 else "have"
     total = counts(splits.train)[part.classes.index(empty[0])]
