@@ -150,6 +150,7 @@ async def ask(
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     coded = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
     scope = {"type": "http", "method": method, "path": head, "query_string": query.encode(), "headers": coded}
+    scope["client"] = ("192.0.2.7", 50_000)
     parts = [body[at : at + chunk] for at in range(0, len(body), chunk)] or [b""]
     told: list[Any] = []
 

@@ -84,6 +84,17 @@ def test_convert_writes_what_can_be_read(to: str, tmp_path: Path, capsys: pytest
         (["info", "vit_small_patch16", "--image-size", "100"], "96 x 96"),
         (["info", "vit_small_patch16", "--set", "atention=x"], "did you mean 'attention'?"),
         (["info", "vit_small_patch16", "--set", "depth"], "is no KEY=VALUE"),
+        (["info", "vit_small_patch16", "--set", "=3"], "--set '=3' is no KEY=VALUE"),
+        (["info", "vit_small_patch16", "--set", "mlp.=3"], "--set 'mlp.=3' is no KEY=VALUE"),
+        (["info", "vit_small_patch16", "--batch", "few"], "--batch is 'few'; it must be a whole number"),
+        (["info", "pakaged"], "there is no pakaged; did you mean 'packaged'?"),
+        (["convert", "pakaged", "out"], "there is no pakaged; did you mean 'packaged'?"),
+        (["info", ""], "model is an empty text; see vitrail info --help"),
+        (["info"], "the following arguments are required: model; see vitrail info --help"),
+        (["models", "--page"], "argument --page: expected one argument; see vitrail models --help"),
+        (["models", "--page", ""], "--page is an empty text; see vitrail models --help"),
+        (["serve", "packaged", "--max-mb", "nan"], "--max-mb is 'nan'; it must be a number"),
+        ([""], "there is no verb ''; known: bench, "),
         (["models", "swinn"], "no model matches 'swinn'"),
         (["convert", "nowhere.safetensors", "out"], "there is no nowhere.safetensors"),
         (["convert", "hf-hub:one", "out"], "hf-hub:owner/name"),
@@ -95,6 +106,22 @@ def test_a_mistake_gets_one_sentence(words: list[str], says: str, capsys: pytest
     assert shown.out == ""
     assert shown.err.startswith("vitrail: error: ")
     assert says in shown.err
+
+
+def test_info_knows_the_packaged_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "packaged"]) == 0
+    assert capsys.readouterr().out.startswith("ViT: vit32_conv, from packaged\n")
+
+
+def test_a_file_that_begins_as_options_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-c.pth").touch()
+    assert main(["info", "-c.pth"]) == 2
+    assert "-c.pth begins as options do; if the file of that name is meant, write ./-c.pth" in capsys.readouterr().err
+    assert main(["info", "--", "-c.pth"]) == 2
+    assert "-c.pth cannot be read safely" in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_text_can_be_printed_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,8 @@ def test_every_option_of_train_has_a_name_in_python() -> None:
         (["predict", "weights.v", "x.jpg"], "weights.v2"),
         (["predict", "vit32_smal", "x.jpg"], "vit32_small"),
         (["predict", "runs/my-rum", "x.jpg"], "runs/my-run"),
+        (["predict", "run/my-run", "x.jpg"], "runs/my-run"),
+        (["eval", "ruuns/my-rum", "demo"], "runs/my-run"),
     ],
 )
 def test_a_misspelt_model_gets_the_nearest_that_there_is(
@@ -147,6 +149,18 @@ def test_a_misspelt_model_gets_the_nearest_that_there_is(
         (tmp_path / folder / "run.json").touch()
     assert main(words) == 2
     assert capsys.readouterr().err == f"vitrail: error: there is no {words[1]}; did you mean {meant!r}?\n"
+
+
+def test_a_run_to_go_on_with_is_named_where_it_is_misspelt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/one", "runs/not-a-run"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "runs/one/run.json").touch()
+    for wrong, says in (("runs/noe", "did you mean 'runs/one'?"), ("runs/xyz", "runs holds one")):
+        assert main(["train", "--resume", wrong]) == 2
+        assert capsys.readouterr().err == f"vitrail: error: there is no {wrong} to go on with; {says}\n"
 
 
 def test_eval_judges_other_images(
@@ -196,7 +210,7 @@ def test_doctor_audits_the_split_of_a_seed(photos: Path, monkeypatch: pytest.Mon
 def test_doctor_sees_what_is_wrong(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(photos), "--json"]) == 0
     told = json.dumps(json.loads(capsys.readouterr().out))
-    assert '"model": "vit32_small"' in told  # as `train` would take
+    assert '"model": "vit32_conv"' in told  # as `train` would take
     assert all(words in told for words in ("batch size that fits", "memory that this takes", "one epoch of training"))
 
 
@@ -295,7 +309,14 @@ def test_the_demo_trains_reports_and_replaces_itself_alone(
         (["demo", "--set", "device=cpu"], "--set device: a recipe has no such key"),
         (["train", "nowhere/", "--out", "/proc/x"], "the run cannot be kept in /proc/x"),
         (["train", "demo", "--resume", "x"], "leave out data"),
-        (["train", "--resume", "nowhere"], "nowhere"),
+        (["train", "--resume", "nowhere"], "there is no nowhere to go on with; --resume names the folder of a run"),
+        (["predict", "x.jpg", "--top", "0"], "--top is 0; it must be 1 or more"),
+        (["predict", "x.jpg", "--out", "table"], "table does not end as a table does; known: .csv, .jsonl, .parquet"),
+        (
+            ["predict", "x.jpg", "--out", "a.csv", "--json"],
+            "or name a table that is JSON, as in --out predictions.jsonl",
+        ),
+        (["predict", ""], "PATH is an empty text"),
         (["eval", "nowhere", "demo"], "there is no nowhere"),
         (["predict", "nowhere", "x.jpg"], "there is no nowhere"),
         (["doctor", "nowhere/"], "nowhere"),
@@ -305,7 +326,8 @@ def test_the_demo_trains_reports_and_replaces_itself_alone(
         (["train", "demo", "--num-epochs", "3"], "did you mean '--epochs'?"),
         (["train", "demo", "--batch_size", "8"], "did you mean '--batch-size'?"),
         (["train", "demo", "--weight-decay", "0"], "write --set optimiser.weight_decay="),
-        (["train", "demo", "--precision", "bf61"], "--precision is 'bf61'; did you mean 'bf16'?"),
+        (["train", "demo", "--precision", "bf61"], "precision is 'bf61'; did you mean 'bf16'?"),
+        (["train", "nowhere/", "--precision", "fp32"], "nowhere does not exist"),
         (["demo", "--epochs", "3"], "demo has no option --epochs; write --set epochs="),
         (["predict", "x.jpg", "--gpu"], "predict has no option --gpu; known: device, "),
         (["eval", "packaged", "demo", "more"], "eval can do nothing with more; see vitrail eval --help"),

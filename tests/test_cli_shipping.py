@@ -80,14 +80,22 @@ def test_a_cluster_needs_a_table_and_an_artefact(
 
 
 def test_predict_into_a_table_does_nothing_twice(
-    dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["predict", str(dist / "model.onnx"), str(photos), "--out", str(tmp_path / "found.csv")]
     assert main(words) == 0
     assert "12 rows, 12 of them new" in capsys.readouterr().out
     assert main(words) == 0
     assert "12 rows, 0 of them new" in capsys.readouterr().out
-    assert len(list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))) == 12
+    before = (tmp_path / "found.csv").read_text()
+    rows = list(csv.DictReader(before.splitlines()))
+    assert len(rows) == 12
+    assert all(row["chosen"] == row["label"] for row in rows), "of one label each, the likeliest"
+    (wrote,) = {row["model"] for row in rows}
+    assert wrote.startswith(f"{dist / 'model.onnx'}@")
+    assert main(["predict", model, *words[2:], "--device", "cpu"]) == 2
+    assert f"found.csv was written by the model {wrote}, and this is {model}@" in capsys.readouterr().err
+    assert (tmp_path / "found.csv").read_text() == before
 
 
 def test_predict_takes_tars_and_tables_of_paths(

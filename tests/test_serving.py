@@ -176,12 +176,22 @@ def test_mistakes_are_told_in_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
+def test_files_that_are_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = tmp_path / "note.pem"
+    note.write_text("a note")
+    assert main(["serve", "packaged", "--tls-certificate", str(note), "--tls-key", str(note), "--port", "0"]) == 2
+    assert f"{note} and {note} are no certificate and its private key" in capsys.readouterr().err
+
+
 def test_keys_come_from_a_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "key").write_text("\n")
     assert main(["serve", "packaged", "--api-key-file", str(tmp_path / "key")]) == 2
     assert "is empty; it should hold the API key" in capsys.readouterr().err
+    (tmp_path / "key").write_bytes(b"\x89PNG")
+    assert main(["serve", "packaged", "--api-key-file", str(tmp_path / "key")]) == 2
+    assert "is no text; it should hold the API key" in capsys.readouterr().err
     monkeypatch.setenv("VITRAIL_API_KEY", "short")
     assert main(["serve", "packaged"]) == 2
     assert "the API key has 5 characters" in capsys.readouterr().err

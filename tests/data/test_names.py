@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrail.data.names import alike, composed, listed, told_alike
+from vitrail.data.names import alike, composed, listed, misspelt, told_alike, told_unknown
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,37 @@ def test_names_made_of_other_names():
 def test_the_first_few_are_listed():
     assert listed("abc") == "a, b, c"
     assert listed("abcde") == "a, b, c and 2 more"
+
+
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog")
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "meant"),
+    [
+        ("plane", CIFAR, "airplane"),
+        ("Birds", CIFAR, "bird"),
+        ("DOG", CIFAR, "dog"),
+        ("dgo", CIFAR, "dog"),
+        ("car", CIFAR, None),
+        ("cow", CIFAR, None),
+        ("cat", ("Coat",), None),
+        ("Coats", ("Coat",), "Coat"),
+        ("automobil", CIFAR, "automobile"),
+        ("deeer", (), None),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_from_another_word(name, classes, meant):
+    assert misspelt(name, classes) == meant
+
+
+def test_unknown_classes_are_named_with_those_that_are_known():
+    told = told_unknown("photos", ["bird", "car", "plane"], CIFAR)
+    assert "classes that are not among the 6 classes of the training data: 'car', 'plane' ('airplane'?);" in told
+    assert told.endswith("not one of airplane, automobile, bird, cat, deer, dog")
+    assert told_unknown("photos", ["cats"], CIFAR).startswith("photos has a class that is not among")
+    assert "'cats' ('cat'?)" in told_unknown("photos", ["cats"], CIFAR)
+    assert "'cats';" in told_unknown("photos", ["cat", "cats"], CIFAR), "cats cannot be cat, which is there as well"
+    assert "'cats' ('cat'?), 'dogs' ('dog'?);" in told_unknown("photos", ["cats", "dogs"], CIFAR)
+    assert "'cats', 'shirt';" in told_unknown("photos", ["cats", "shirt"], CIFAR), "these are other things altogether"
+    assert told_unknown("photos", ["dog", "bird"], CIFAR) is None

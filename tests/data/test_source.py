@@ -67,7 +67,7 @@ def test_validation_from_another_source(tmp_path):
     splits = open_data(tmp_path / "a", val=tmp_path / "b")
     assert (len(splits.train), counts(splits.val)) == (40, [3, 3])
     photos(tmp_path / "c", ("dog", "cow"), count=3)
-    with pytest.raises(DataError, match="class 'cow' that is not among the 2 classes"):
+    with pytest.raises(DataError, match="a class that is not among the 2 classes of the training data: 'cow'; "):
         open_data(tmp_path / "a", val=tmp_path / "c")
 
 
@@ -133,12 +133,19 @@ def test_survey_does_not_judge(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("cifar1O", "cifar1O does not exist; .* did you mean 'cifar10'"),
-        ("no/such/folder", "no/such/folder does not exist"),
+        ("cifar1O", "cifar1O does not exist; did you mean 'cifar10'"),
+        ("photo/", "photo does not exist; did you mean 'photos'"),
+        ("photos/dog", "photos/dog does not exist; did you mean 'photos/dogs'"),
+        ("photos/xyz", "photos/xyz does not exist; photos holds dogs$"),
+        ("no/such/folder", "no/such/folder does not exist; give a folder .* or a name: cifar10, cifar100, demo, "),
         ("fashion-mnist:no/such", "no/such does not exist"),
     ],
 )
-def test_names_that_lead_nowhere(source, message):
+def test_names_that_lead_nowhere(source, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "dogs").mkdir(parents=True)
+    for name in ("photo.txt", "photos/xyzzy.txt"):
+        (tmp_path / name).touch()
     with pytest.raises(DataError, match=message):
         open_data(source)
 

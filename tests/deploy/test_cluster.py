@@ -27,9 +27,9 @@ def test_two_workers_answer_every_picture_once(shipped, tmp_path):
     engine, pictures = open_engine(shipped[0] / "model.onnx"), list(find_pictures([tmp_path]))
     expected = {found.path: found for found in answer_pictures(engine, pictures, top=2)}
     out = tmp_path / "found.jsonl"
-    told = bulk(pictures, out, lambda left: answer_by_cluster(engine, left, top=2, workers=2, together=3))
+    told = bulk(pictures, out, lambda left: answer_by_cluster(engine, left, top=2, workers=2, together=3), model="m@1")
     assert told == (10, 10, 1)
-    assert bulk(pictures, out, lambda left: answer_by_cluster(engine, left)) == (10, 0, 1)
+    assert bulk(pictures, out, lambda left: answer_by_cluster(engine, left), model="m@1") == (10, 0, 1)
     for row in map(json.loads, out.read_text().splitlines()):
         first = next(iter(expected[row["path"]].answers), None)
         assert row["label"] == (first and first.label)

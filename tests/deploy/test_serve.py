@@ -12,10 +12,11 @@ from abusive_uploads import bomb
 from PIL import Image
 from small_service import Brightness, Halves, Held, Reply, app, ask, form, picture, post, until
 
+from vitrail.deploy.engine import Array
 from vitrail.deploy.serve_app import App
 from vitrail.deploy.serve_config import ServeConfig
 from vitrail.deploy.serve_metrics import Metrics
-from vitrail.deploy.serve_model import Question
+from vitrail.deploy.serve_model import Question, Served, Slot
 from vitrail.errors import ConfigError
 
 PNG = {"content_type": "image/png"}
@@ -108,6 +109,13 @@ def test_a_picture_of_one_row_and_grey_with_transparency() -> None:
 def test_a_wrong_number_of_classes(top: str) -> None:
     reply = post(app(), f"/predict?top={top}", picture(), **PNG)
     assert (reply.status, reply.data["error"][:6]) == (400, "top is")
+
+
+def test_an_address_has_sixteen_values_at_most() -> None:
+    sixteen = "/predict?top=2" + "&other=1" * 15
+    assert len(post(app(), sixteen, picture(), **PNG).data["predictions"][0]["answers"]) == 2
+    reply = post(app(), f"{sixteen}&other=1", picture(), **PNG)
+    assert (reply.status, reply.data["error"]) == (400, "the address has more than 16 values after its question mark")
 
 
 # --- explain ---------------------------------------------------------------------------------------------------------
@@ -332,6 +340,20 @@ def test_the_key_opens_everything_but_the_page_and_health() -> None:
     assert key not in get(of, "/openapi.json", x_api_key=key).body.decode()
 
 
+def test_a_model_that_fails_at_its_first_picture_is_not_taken() -> None:
+    class Lame(Brightness):
+        def run(self, images: Array) -> Array:
+            raise RuntimeError("out of order")
+
+    engines = iter([Brightness(), Lame(), Brightness()])
+    slot = Slot(lambda: Served(engine=next(engines)))
+    first = slot.served
+    assert not slot.reload()
+    assert (slot.served, slot.error) == (first, "out of order")
+    assert slot.reload()
+    assert (slot.served.generation, slot.error) == (2, None)
+
+
 def test_reloading_over_http_needs_a_key() -> None:
     assert post(app(), "/admin/reload", b"").status == 403
     of = app(api_key="k" * 16)
@@ -344,6 +366,7 @@ def test_logs_say_what_happened_and_not_what_was_in_it(capsys: pytest.CaptureFix
     (line,) = capsys.readouterr().err.splitlines()
     told = json.loads(line)
     assert (told["route"], told["status"], told["images"], told["batch"]) == ("/predict", 200, 1, 1)
+    assert told["client"] == "192.0.2.7"
     assert "holiday" not in line
 
 

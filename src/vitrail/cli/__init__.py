@@ -115,7 +115,7 @@ def _train(verb: Words) -> None:
     verb.add_argument("--lora", metavar="RANK", type=int, help="learn low-rank updates and the head only")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
     verb.add_argument("--seed", type=int)
-    verb.add_argument("--precision", choices=("auto", "float32", "bf16", "fp16"))
+    verb.add_argument("--precision", help="auto, fp32, bf16 or fp16")
     verb.add_argument("--compile", action="store_true", help="torch.compile: slow to start, faster after")
     verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
     verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how many processes share the work")
@@ -180,7 +180,9 @@ def _showing(verbs: Any) -> None:
     verb.add_argument("--page", type=Path, metavar="DOCS", help="write models.md with a picture of every family there")
 
     verb = _verb(verbs, "info", showing.info, "describe a model layer by layer: parameters, MACs, activation memory")
-    verb.add_argument("model", help="a model's name, a weight file or folder, or hf-hub:owner/name[@revision]")
+    verb.add_argument(
+        "model", help="a model's name, a weight file or folder, `packaged`, or hf-hub:owner/name[@revision]"
+    )
     _size_options(verb)
     _set_option(verb, "change the config, e.g. --set position=rope --set attention.qk_norm=true")
     verb.add_argument("--batch", type=int, default=1, help="images in the batch that is counted (default 1)")
@@ -188,7 +190,7 @@ def _showing(verbs: Any) -> None:
 
     verb = _verb(verbs, "convert", showing.convert, "rewrite a checkpoint for vitrail, timm or Hugging Face")
     verb.add_argument(
-        "source", help="a weight file or folder of vitrail, timm, Hugging Face or torchvision, or hf-hub:…"
+        "source", help="a weight file or folder of vitrail, timm, Hugging Face or torchvision, `packaged`, or hf-hub:…"
     )
     verb.add_argument("out", type=Path, help="the folder to write")
     verb.add_argument("--to", choices=("vitrail", "timm", "hf"), default="vitrail", help="for whom (default vitrail)")

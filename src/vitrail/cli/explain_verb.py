@@ -77,8 +77,8 @@ def explain(options: argparse.Namespace) -> None:
     if options.layers is not None and options.html is None:
         raise ConfigError("--layers chooses what a page keeps: name it too, as in --out page.html")
     views, about, broken = list["View"](), dict[str, str](), dict[str, str]()
-    for source in dict.fromkeys(name for name in (options.run, options.against) if name is not None):
-        opened = _opened(source, options)
+    sources = dict.fromkeys(name for name in (options.run, options.against) if name is not None)
+    for source, opened in {source: _opened(source, options) for source in sources}.items():
         some, broken = _views(source, opened, options)
         views += some
         about[source] = opened.about.removeprefix(f"{source}: ")

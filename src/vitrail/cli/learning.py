@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice, nearest
+from vitrail.nearby import hint_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +30,11 @@ def train(options: argparse.Namespace) -> None:
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
+        if not options.resume.exists():
+            hint = hint_at(options.resume, fits=lambda place: (place / "run.json").is_file())
+            raise ConfigError(
+                f"there is no {options.resume} to go on with; {hint or '--resume names the folder of a run'}"
+            )
         where = {"device": options.device, "shard": options.shard}
         _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
@@ -100,10 +106,10 @@ def evaluate(options: argparse.Namespace) -> None:
     from vitrail.data.cache import pack  # noqa: PLC0415
     from vitrail.data.dataset import Subset  # noqa: PLC0415
     from vitrail.data.source import open_whole  # noqa: PLC0415
+    from vitrail.data.stored import stored_size  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.evaluate import evaluate as judge  # noqa: PLC0415
-    from vitrail.training.plan import stored_size  # noqa: PLC0415
     from vitrail.training.seen import met_before  # noqa: PLC0415
     from vitrail.training.trained import open_trained  # noqa: PLC0415
 
@@ -131,6 +137,7 @@ def predict(options: argparse.Namespace) -> None:
     from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
     from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
 
+    _check_asked(options)
     named = is_artefact(options.paths[0]) or names_model(options.paths[0])
     source, paths = (options.paths[0], options.paths[1:]) if named else (PACKAGED, options.paths)
     if is_artefact(source):
@@ -144,8 +151,6 @@ def predict(options: argparse.Namespace) -> None:
     if options.table is not None:
         shipping.into_table(engine, options, paths)
         return
-    if options.ray is not None:
-        raise ConfigError("--ray shares the writing of a table; name one: --out predictions.parquet")
     results = []
     for result in shipping.answers(engine, paths, top=options.top):
         results.append(result)
@@ -156,6 +161,24 @@ def predict(options: argparse.Namespace) -> None:
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")
+
+
+def _check_asked(options: argparse.Namespace) -> None:
+    """Refuses what predictions cannot be made for, before a model is opened for it."""
+    from vitrail.deploy.bulk import check_table  # noqa: PLC0415
+
+    if options.top < 1:
+        raise ConfigError(f"--top is {options.top}; it must be 1 or more")
+    if options.table is None:
+        if options.ray is not None:
+            raise ConfigError("--ray shares the writing of a table; name one: --out predictions.parquet")
+        return
+    if options.json:
+        raise ConfigError(
+            "--json prints what --out writes to a table: leave one out, or name a table that is JSON, "
+            "as in --out predictions.jsonl"
+        )
+    check_table(options.table)
 
 
 def _said(answers: "Sequence[Answer]", *, several: bool) -> str:

@@ -4,12 +4,15 @@ import argparse
 import codecs
 import contextlib
 import io
+import itertools
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitrail.errors import ConfigError, Notice, nearest
 
@@ -17,13 +20,19 @@ if TYPE_CHECKING:
     from vitrail.report import Report
 
 
+_NUMBERS = {int: "a whole number", float: "a number"}
+
+
 class Words(argparse.ArgumentParser):
-    """A parser that answers a misspelt verb, option or choice in one sentence with the nearest that there is."""
+    """A parser that answers a mistake in one sentence, one of spelling with the nearest verb, option or choice."""
 
     sets_recipe = False  # whether `--set` reaches the keys of a recipe
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but nothing is left over: a verb knows best what its own options are."""
+        for word in itertools.takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
+            if word.startswith("-") and Path(word).exists():
+                raise ConfigError(f"{word} begins as options do; if the file of that name is meant, write ./{word}")
         found, left = super().parse_known_args(args, namespace)
         if left:
             name = self.prog.split()[-1]
@@ -41,6 +50,24 @@ class Words(argparse.ArgumentParser):
             # Dashes, which all options have, make none alike.
             return nearest((key or wrong.lstrip("-")).replace("_", "-"), known).replace("mean '", "mean '--")
         return f"write --set {key}=…"
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse has to say, without its usage before it."""
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+        if not arg_string and action.nargs != argparse.PARSER and action.default != "":
+            raise ConfigError(f"{name} is an empty text; see {self.prog} --help for what it may be")
+        number = next((told for kind, told in _NUMBERS.items() if action.type is kind), None)
+        try:
+            value = super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            told = f" is {arg_string!r}; it must be {number}" if number else f": {error.message}"
+            raise ConfigError(f"{name}{told}") from error
+        if number and not math.isfinite(value):
+            raise ConfigError(f"{name} is {arg_string!r}; it must be {number}")
+        return value
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -82,9 +109,9 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for pair in pairs:
         path, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {pair!r} is no KEY=VALUE")
         *parents, last = path.split(".")
+        if not equals or not all((*parents, last)):
+            raise ConfigError(f"--set {pair!r} is no KEY=VALUE")
         inner = changes
         for parent in parents:
             inner = inner.setdefault(parent, {})

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import ssl
 import sys
 import warnings
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def serve(options: argparse.Namespace) -> None:
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     config = ServeConfig(host=options.host, port=options.port, workers=options.workers, **given)
+    if config.certificate is not None and config.private_key is not None:
+        _check_certificate(config.certificate, config.private_key)
     if config.host not in LOOPBACK and config.api_key is None:
         warnings.warn(
             f"anyone who reaches {config.host} may use this service: there is no API key", Notice, stacklevel=1
@@ -90,10 +93,28 @@ def _hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
+def _check_certificate(certificate: str, key: str) -> None:
+    """Refuses files that no worker could serve https with, before all of them die of it."""
+    try:
+        # The password stands for none: a service has nobody to ask.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except FileNotFoundError:
+        return  # which of them is told by the service itself
+    except OSError as error:  # that of SSL is one
+        why = getattr(error, "reason", None) or error.strerror
+        raise ConfigError(
+            f"{certificate} and {key} are no certificate and its private key, without a password, as PEM ({why})"
+        ) from error
+
+
 def _key(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(KEY)
-    if not (key := file.read_text(encoding="utf-8").strip()):
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is no text; it should hold the API key") from error
+    if not key:
         raise ConfigError(f"{file} is empty; it should hold the API key")
     return key
 

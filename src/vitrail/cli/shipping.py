@@ -216,6 +216,7 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
     from vitrail.deploy.bulk import bulk  # noqa: PLC0415
     from vitrail.deploy.cluster import answer_by_cluster, needs_ray  # noqa: PLC0415
     from vitrail.deploy.engine import is_artefact  # noqa: PLC0415
+    from vitrail.deploy.identity import identify  # noqa: PLC0415
     from vitrail.deploy.pictures import Picture, answer_pictures, find_pictures  # noqa: PLC0415
 
     console, workers = Console(stderr=True), options.ray
@@ -232,8 +233,9 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
         hidden = not console.is_terminal
         yield from track(found, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 
-    done = bulk(find_pictures(paths), options.table, answer)
-    print(f"wrote {options.table}: {done.rows:,} rows, {done.fresh:,} of them new")  # noqa: T201
+    done = bulk(find_pictures(paths), options.table, answer, model=identify(engine))
+    rows = "1 row" if done.rows == 1 else f"{done.rows:,} rows"
+    print(f"wrote {options.table}: {rows}, {done.fresh:,} of them new")  # noqa: T201
     if done.broken:
         raise DataError(f"{done.broken} of {done.rows} pictures could not be read; the column `error` says why")
 

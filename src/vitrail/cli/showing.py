@@ -3,7 +3,6 @@
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.options import busy, read_changes, show_report
@@ -68,25 +67,26 @@ def _model(options: argparse.Namespace) -> "Backbone":
     from vitrail.models.checkpoint import load  # noqa: PLC0415
     from vitrail.models.registry import is_known  # noqa: PLC0415
     from vitrail.profiling import sketch  # noqa: PLC0415
+    from vitrail.training.trained import place_of  # noqa: PLC0415
 
-    is_file = options.model.startswith("hf-hub:") or "/" in options.model or Path(options.model).exists()
-    if is_known(options.model) or not is_file:
+    if is_known(options.model):
         sizes = {"image_size": options.image_size, "num_classes": options.num_classes}
         changes = {key: value for key, value in sizes.items() if value is not None}
         return sketch(options.model, **(read_changes(options.changes) | changes))
     if options.changes:
         raise ConfigError("--set changes a named model; a checkpoint's config is fixed")
     with busy(f"reading {options.model}"):
-        return load(options.model, image_size=options.image_size, num_classes=options.num_classes)
+        return load(place_of(options.model), image_size=options.image_size, num_classes=options.num_classes)
 
 
 def convert(options: argparse.Namespace) -> None:
     """Rewrites a checkpoint and says what it was and what it became."""
     from vitrail.models.checkpoint import convert as rewrite  # noqa: PLC0415
+    from vitrail.training.trained import place_of  # noqa: PLC0415
 
     with busy(f"converting {options.source}"):
         file = rewrite(
-            options.source,
+            place_of(options.source),
             options.out,
             to=options.to,
             model=options.model,

@@ -12,7 +12,10 @@ from vitrail.data.shards import find_shards, read_shards
 from vitrail.data.split import align, check, complete
 from vitrail.data.table import SUFFIXES as TABLES
 from vitrail.data.table import read_table
-from vitrail.errors import DataError, nearest
+from vitrail.errors import DataError
+from vitrail.nearby import hint_at
+
+_FILES = (*TABLES, ".npy", ".npz", ".tar")  # what files of data end in, beside CIFAR's pickles
 
 
 def open_data(
@@ -74,11 +77,14 @@ def find(source: str | Path, *, progress: Progress | None = None) -> Found:
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise DataError(
-            f"{path} does not exist; give a folder of images, a table, arrays or shards, or a name: "
-            f"{nearest(path.name, [*NAMES, *KNOWN])}"
-        )
+        names = [*NAMES, *KNOWN]
+        usual = f"give a folder of images, a table, arrays or shards, or a name: {', '.join(sorted(names))}"
+        raise DataError(f"{path} does not exist; {hint_at(path, fits=_may_be_data, names=names) or usual}")
     return path
+
+
+def _may_be_data(path: Path) -> bool:
+    return path.is_dir() or path.suffix.lower() in _FILES
 
 
 def _find_in_file(path: Path) -> Found:
@@ -92,8 +98,7 @@ def _find_in_file(path: Path) -> Found:
     if suffix == ".tar":
         return read_shards(path)
     raise DataError(
-        f"{path} is no data that can be read; give a folder of images, or a file that ends in "
-        f"{', '.join((*TABLES, '.npy', '.npz', '.tar'))}"
+        f"{path} is no data that can be read; give a folder of images, or a file that ends in {', '.join(_FILES)}"
     )
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
-from vitrail.data.names import alike, listed, told_alike
-from vitrail.errors import DataError, nearest
+from vitrail.data.names import alike, listed, told_alike, told_unknown
+from vitrail.errors import DataError
 
 VAL_SHARE = 0.1
 
@@ -75,12 +75,9 @@ def align(dataset: Dataset, classes: tuple[str, ...], *, multi_label: bool) -> D
         return dataset
     if dataset.multi_label and not multi_label:
         raise DataError(f"{dataset.name} has several labels an image, where one is expected; give it a label column")
+    if (told := told_unknown(dataset.name, dataset.classes, classes)) is not None:
+        raise DataError(told)
     position = {name: index for index, name in enumerate(classes)}
-    if extra := [name for name in dataset.classes if name not in position]:
-        raise DataError(
-            f"{dataset.name} has a class {extra[0]!r} that is not among the {len(classes)} classes of the training "
-            f"data; {nearest(extra[0], classes)}"
-        )
     moved = torch.tensor([position[name] for name in dataset.classes])
     if not multi_label:
         return Relabelled(dataset, moved[dataset.labels], classes)

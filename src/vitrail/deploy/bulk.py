@@ -2,7 +2,7 @@
 
 Each answer goes at once into a journal beside the table (`predictions.csv.partial`); when all are there, the table is
 written in one step and the journal goes away. After a kill the same command takes up the journal, drops a line that was
-cut, and goes on: every file has exactly one row.
+cut, and goes on: every file has exactly one row. Each row says which model wrote it, and a table has one alone.
 """
 
 import csv
@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.data.joined import SEPARATOR
+from vitrail.deploy.identity import same_model
 from vitrail.deploy.pictures import Picture
 from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.tasks.predict import Prediction
 
-COLUMNS = ("path", "label", "probability", "answers", "error")
+COLUMNS = ("path", "label", "probability", "chosen", "answers", "error", "model")
 FORMATS = (".parquet", ".csv", ".jsonl")
 
 
@@ -29,23 +31,30 @@ class Bulk(NamedTuple):
     broken: int
 
 
-def bulk(pictures: Iterable[Picture], out: Path, answer: Callable[[Sequence[Picture]], Iterator[Prediction]]) -> Bulk:
-    """Answers for all pictures that the table does not hold yet, each under its name."""
+def check_table(out: Path) -> None:
+    """Refuses a table of a format that cannot be written, before any work is done for it."""
     if out.suffix not in FORMATS:
-        raise ConfigError(f"{out} has no format that is known; {nearest(out.suffix, FORMATS)}")
+        raise ConfigError(f"{out} does not end as a table does; {nearest(out.suffix, FORMATS)}")
     if out.suffix == ".parquet":
-        _arrow()  # a missing library is told before hours of work
+        _arrow()
+
+
+def bulk(
+    pictures: Iterable[Picture], out: Path, answer: Callable[[Sequence[Picture]], Iterator[Prediction]], *, model: str
+) -> Bulk:
+    """Answers for all pictures that the table does not hold yet, each under its name; `model` is whose they are."""
+    check_table(out)
     journal = out.with_name(f"{out.name}.partial")
     out.parent.mkdir(parents=True, exist_ok=True)
-    if out.exists() and not journal.exists():
-        _write_lines(_read_table(out), journal)
-    rows = list(_read_journal(journal))
+    rows = _begun(out, journal, model)
     done = {row["path"] for row in rows}
     left = [picture for picture in dict.fromkeys(pictures) if picture.name not in done]
+    if out.suffix == ".parquet":
+        _refuse_bytes([model, *(picture.name for picture in left)])
     with journal.open("a", encoding="utf-8") as file:
         for result in answer(left):
-            rows.append(_row(result))
-            file.write(json.dumps(rows[-1], ensure_ascii=False) + "\n")
+            rows.append(_row(result, model))
+            file.write(_line(rows[-1]))
             file.flush()
         os.fsync(file.fileno())
     _write_table(rows, out)
@@ -53,23 +62,50 @@ def bulk(pictures: Iterable[Picture], out: Path, answer: Callable[[Sequence[Pict
     return Bulk(len(rows), len(left), sum(row["error"] is not None for row in rows))
 
 
-def _row(result: Prediction) -> dict[str, Any]:
-    """One line of the table; the likeliest class stands on its own, all of them as JSON."""
+def _begun(out: Path, journal: Path, model: str) -> list[dict[str, Any]]:
+    """The rows that are there already, all of them in the journal; DataError where another model wrote them."""
+    begun = journal if journal.exists() else out
+    if not begun.exists():
+        return []
+    rows: list[Any] = list(_read_journal(journal)) if begun == journal else _read_table(out)
+    if any(not isinstance(row, dict) or row.keys() != set(COLUMNS) for row in rows):
+        raise DataError(
+            f"{begun} is no table of predictions that can go on: its columns are not {', '.join(COLUMNS)}; name another"
+        )
+    if (other := next((row["model"] for row in rows if not same_model(row["model"], model)), None)) is not None:
+        raise DataError(
+            f"{begun} was written by the model {other}, and this is {model}; name another table, or remove that one"
+        )
+    if begun == out:
+        made = _beside(out)
+        _write_lines(rows, made)
+        made.replace(journal)
+    return rows
+
+
+def _refuse_bytes(names: Iterable[str]) -> None:
+    """DataError for a name that is no text, since Parquet would refuse it when all is done."""
+    if (odd := next((name for name in names if not _is_text(name)), None)) is not None:
+        raise DataError(f"the name {odd!a} is no UTF-8, which Parquet asks for; rename it, or write .csv or .jsonl")
+
+
+def _row(result: Prediction, model: str) -> dict[str, Any]:
+    """One line of the table: the likeliest class, those that were decided for joined by |, and all of them as JSON."""
     first = result.answers[0] if result.answers else None
     answers = [[answer.label, answer.probability] for answer in result.answers]
     return {
         "path": result.path,
         "label": first.label if first else None,
         "probability": first.probability if first else None,
+        "chosen": SEPARATOR.join(answer.label for answer in result.answers if answer.chosen) or None,
         "answers": json.dumps(answers, ensure_ascii=False),
         "error": result.error,
+        "model": model,
     }
 
 
-def _read_journal(journal: Path) -> Iterator[dict[str, Any]]:
+def _read_journal(journal: Path) -> Iterator[Any]:
     """The rows that are whole; what follows the last of them is cut off, so that the next begins a line."""
-    if not journal.exists():
-        return
     whole = 0
     with journal.open("rb") as file:
         for line in file:
@@ -84,36 +120,48 @@ def _read_journal(journal: Path) -> Iterator[dict[str, Any]]:
     os.truncate(journal, whole)
 
 
-def _read_table(path: Path) -> list[dict[str, Any]]:
+def _read_table(path: Path) -> list[Any]:
     """The rows of a table that an earlier call wrote."""
     try:
         if path.suffix == ".parquet":
             rows: list[dict[str, Any]] = _arrow().read_table(path).to_pylist()
         elif path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            with path.open(encoding="utf-8") as file:  # its lines end in \\n alone, unlike those of str.splitlines
+                rows = [json.loads(line) for line in file]
         else:
-            with path.open(newline="", encoding="utf-8") as file:
+            with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
                 rows = [_typed(row) for row in csv.DictReader(file)]
-    except (ValueError, KeyError, csv.Error) as error:
-        raise DataError(f"{path} is no table of predictions: {error}") from error
-    if any(row.keys() != set(COLUMNS) for row in rows):
-        raise DataError(f"{path} is no table of predictions: its columns are not {', '.join(COLUMNS)}")
+    except (ValueError, csv.Error) as error:  # those of Arrow are ValueErrors
+        raise DataError(f"{path} is no table of predictions that can be read: {error}") from error
     return rows
 
 
 def _typed(row: dict[str, str]) -> dict[str, Any]:
     """A row of CSV, where nothing is the empty text."""
     plain: dict[str, Any] = {name: value or None for name, value in row.items()}
-    return plain | {"probability": float(row["probability"]) if row["probability"] else None}
+    if number := plain.get("probability"):
+        plain["probability"] = float(number)
+    return plain
 
 
 def _write_lines(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(map(_line, rows)), encoding="utf-8")
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON that people can read; with escapes where a name is no text."""
+    text = json.dumps(row, ensure_ascii=False)
+    return (text if _is_text(text) else json.dumps(row)) + "\n"
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can hold it: names of files may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _write_table(rows: Sequence[dict[str, Any]], out: Path) -> None:
     """The whole table in one step: a reader sees the old one or the new one."""
-    made = out.with_name(f".{out.name}.new")
+    made = _beside(out)
     if out.suffix == ".parquet":
         arrow = importlib.import_module("pyarrow")
         kinds = {name: arrow.float64() if name == "probability" else arrow.string() for name in COLUMNS}
@@ -121,11 +169,16 @@ def _write_table(rows: Sequence[dict[str, Any]], out: Path) -> None:
     elif out.suffix == ".jsonl":
         _write_lines(rows, made)
     else:
-        with made.open("w", newline="", encoding="utf-8") as file:
+        with made.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
     made.replace(out)
+
+
+def _beside(out: Path) -> Path:
+    """Where a file is made that takes a place when it is whole."""
+    return out.with_name(f".{out.name}.new")
 
 
 def _arrow() -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitrail.config import Config, Count
 from vitrail.deploy.engine import PROOF, Array, Engine
+from vitrail.deploy.identity import files_of
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import DataError
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
@@ -189,10 +190,7 @@ def differences(expected: Array, found: Array) -> tuple[float, float, float]:
 
 def file_bytes(source: str | Path) -> int:
     """The size of an artefact: its file, and the weights that stand beside it."""
-    path = Path(source)
-    beside = {".xml": ".bin", ".onnx": ".onnx.data"}.get(path.suffix)
-    files = [path] if beside is None else [path, path.with_suffix(beside)]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in files_of(source))
 
 
 def _row(name: str, engine: Engine, at: tuple[int, tuple[int, int]], logits: tuple[Array, Array], speed: Spread) -> Row:

@@ -301,14 +301,22 @@ def test_an_ambiguous_folder(model: Backbone, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    refused(tmp_path, "holds no weights")
+    refused(tmp_path, "holds no weights: .* file$")
+
+
+def test_a_folder_of_folders(model: Backbone, tmp_path: Path) -> None:
+    vitrail.save(model, tmp_path / "runs" / "mine")
+    refused(tmp_path / "runs", r"holds no weights: .* did you mean one of the folders in it, such as '.*/runs/mine'\?")
 
 
 def test_a_path_that_is_not_there_names_the_nearest(model: Backbone, file: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no .*model\.safetensor; did you mean 'model\.safetensors'"):
-        vitrail.load(tmp_path / "model.safetensor")
-    with pytest.raises(CheckpointError, match="there is no"):
-        vitrail.load(tmp_path / "nowhere" / "model.safetensors")
+    for wrong in (tmp_path / "model.safetensor", tmp_path.with_name(f"{tmp_path.name}_") / "model.safetensors"):
+        with pytest.raises(CheckpointError) as told:
+            vitrail.load(wrong)
+        assert str(told.value) == f"there is no {wrong}; did you mean {str(file)!r}?"
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(CheckpointError, match=r"there is no .*aa; .* holds model\.safetensors$"):
+        vitrail.load(tmp_path / "aa")
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:

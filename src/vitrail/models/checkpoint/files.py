@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.errors import CheckpointError, ChosenNotice, nearest
+from vitrail.errors import CheckpointError, ChosenNotice
+from vitrail.nearby import hint_at
 
 # The names under which training scripts tuck away the weights beside optimisers and counters.
 _WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict", "model_state_dict", "module")
@@ -45,13 +46,12 @@ class Weights:
 def read(path: Path, *, names: Collection[str] = ()) -> Weights:
     """Reads a file, a sharded file's index, or a folder that holds one of them.
 
-    What is not there is told with the nearest of what stands beside it and, for a bare word, of `names`.
+    What is not there is told with the nearest that is, or with what its folder holds; a bare word may be near `names`.
     """
     if not path.exists():
-        siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = nearest(path.name, [*siblings, *(names if is_word(path) else ())])
+        hint = hint_at(path, fits=_may_hold_weights, names=names if is_word(path) else ())
         usual = ": no file, no folder, and no model of `vitrail models`" if is_word(path) and names else ""
-        raise CheckpointError(f"there is no {path}" + (f"; {hint}" if hint.startswith("did you mean") else usual))
+        raise CheckpointError(f"there is no {path}" + (usual if hint is None else f"; {hint}"))
     file = _find(path) if path.is_dir() else path
     if file.name.endswith(".index.json"):
         tensors, metadata = _read_shards(file)
@@ -67,6 +67,10 @@ def is_word(path: Path) -> bool:
     return path.name == str(path) and path.suffix not in (".safetensors", *PICKLES)
 
 
+def _may_hold_weights(path: Path) -> bool:
+    return path.is_dir() or path.suffix in (".safetensors", *PICKLES)
+
+
 def _find(folder: Path) -> Path:
     for name in _USUAL:
         if (folder / name).is_file():
@@ -75,7 +79,9 @@ def _find(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CheckpointError(f"{folder} holds no weights: no .safetensors, {', '.join(PICKLES)} file")
+        below = sorted(file.parent for file in folder.glob(f"*/{_USUAL[0]}"))
+        hint = f"; did you mean one of the folders in it, such as {str(below[0])!r}?" if below else ""
+        raise CheckpointError(f"{folder} holds no weights: no .safetensors, {', '.join(PICKLES)} file{hint}")
     raise CheckpointError(f"{folder} holds several weight files; name one of {', '.join(item.name for item in found)}")
 
 
