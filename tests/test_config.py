@@ -3,11 +3,11 @@
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
-from vitrail.config import Choice, apply, from_dict, to_dict
+from vitrail.config import Alias, Choice, apply, from_dict, to_dict
 from vitrail.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ class Clear(Glass, kind="clear"):
 
 @dataclass(frozen=True, kw_only=True)
 class Stained(Glass, kind="stained"):
-    colour: Literal["red", "blue"]
+    colour: Annotated[Literal["red", "blue"], Alias("azure", "blue")]
     lead: bool = True
     thickness: float = 4.0
 
@@ -53,6 +53,7 @@ ACCEPTED = [
     ({"glass": {"thickness": 9}}, {"glass": Clear(thickness=9.0)}),
     ({"glass": {"kind": "stained", "colour": "red"}}, {"glass": Stained(colour="red")}),
     ({"glass": Stained(colour="blue")}, {"glass": Stained(colour="blue")}),
+    ({"glass": {"kind": "stained", "colour": "azure"}}, {"glass": Stained(colour="blue")}),
     ({"layers": "none"}, {"layers": ()}),
     ({"layers": []}, {"layers": ()}),
     ({"layers": "clear"}, {"layers": (Clear(),)}),

@@ -40,6 +40,16 @@ class Range(NamedTuple):
         return math.isfinite(number) and self.least <= number <= self.most and not (self.open and number == self.least)
 
 
+class Alias(NamedTuple):
+    """Another word for a value; stands in a field's type: `Annotated[Literal["float32"], Alias("fp32", "float32")]`.
+
+    Only people use it: a config, and every file that is written of one, holds the value.
+    """
+
+    word: str
+    value: str
+
+
 Count = Annotated[int, Range(1)]
 CountFromZero = Annotated[int, Range(0)]
 Rate = Annotated[float, Range(0.0, 1.0)]
@@ -142,7 +152,9 @@ def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
     """The value as the hinted type; `current` is what a partial mapping merges into."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _parse(arguments[0], value, current, where)
+        words = {extra.word: extra.value for extra in arguments[1:] if isinstance(extra, Alias)}
+        meant = words.get(value, value) if isinstance(value, str) else value
+        return _parse(arguments[0], meant, current, where)
     if origin in (types.UnionType, typing.Union):
         return _parse_union(arguments, value, current, where)
     if origin is Literal:

@@ -6,6 +6,10 @@ from PIL import Image
 
 from vitrail.data.doctor import Cost, examine, fitting_batch
 from vitrail.report import Report
+from vitrail.training.assemble import prepare_data
+from vitrail.training.distributed import World
+from vitrail.training.logs import Logs
+from vitrail.training.plan import make_plan
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +47,7 @@ def test_healthy_data_is_called_so(folder):
     assert report["Sizes"].values["width, least / middle / most"] == "40 / 43.5 / 51"
     assert report["Kinds"].rows == ({"kind": "PNG colour", "images": 32, "share": 1.0},)
     assert set(report["Duplicates"].values.values()) == {0}
-    assert report["Cost"].values["packed at 32 x 32"] == 32 * 3 * 32 * 32
+    assert report["Cost"].values["packed images"] == 3 * (24 * 37 * 37 + 8 * 32 * 32)  # room for crops of the first
     assert report["Cost"].values["decoding, images a second and core"] > 0
     assert Report.from_json(report.to_json()).title == report.title
     assert "train" in report.to_html()
@@ -160,6 +164,21 @@ def test_the_cost_of_a_model(folder):
     report = look(folder, cost=Cost(model="vit", fixed=1000, per_image=10, memory=1000))
     assert report["Cost"].values["batch size that fits"] == 0
     assert "vit does not fit" in advice(report)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_packed_images_take_what_training_writes(tmp_path, monkeypatch, mode):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(40):
+            picture(mode, size=(70, 66)).save(tmp_path / "photos" / name / f"{number}.png")
+    plan = make_plan(tmp_path / "photos", model="vit32_small", changes={"image_size": 48})
+    prepare_data(plan, World(), Logs(tmp_path, silent=True))
+    written = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*.pack"))
+    assert written > 0
+    report = examine(tmp_path / "photos", image_size=(48, 48))
+    assert report["Cost"].values["packed images"] == pytest.approx(written, rel=0.01)
 
 
 @pytest.mark.parametrize(("memory", "batch"), [(1000, 64), (200, 8), (122, 0), (124, 1)])

@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 from small_data import Made, photos
 
+from vitrail.data.arrays import Arrays
 from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.dataset import Found, Relabelled
 from vitrail.errors import ConfigError, DataError, InputError, Unsupported
@@ -126,6 +127,18 @@ def test_the_table_holds_what_scikit_learn_finds():
         near = KNeighborsClassifier(20, metric="cosine", weights=lambda far: np.exp((1 - far) / 0.07))
         assert row["k-NN"] == pytest.approx(near.fit(x, train.labels).score(new, test.labels))
         assert 0.5 < row["linear"] < 1.0
+
+
+def test_arrays_are_kept_as_training_keeps_them():
+    """Of 20 pixels, for a model of 32: rounded to whole levels at 32, they would be other images."""
+    model, seen = tiny(image_size=(32, 32)), []
+    images = np.random.default_rng(0).integers(0, 256, (60, 20, 20, 3), dtype=np.uint8)
+    data = Arrays(images, torch.arange(60) % 2, ("a", "b"), name="made")
+    prepare = Prepare(AugmentConfig(), image_size=(32, 32), channels=3)
+    found = Found(data, val=data, test=data)
+    probe(model, found, prepare=lambda some: seen.append(some) or prepare(some), layers=[-1], k=5)
+    assert {tuple(some.shape[1:]) for some in seen} == {(3, 20, 20)}
+    assert torch.equal(seen[-1], data.array)
 
 
 def noisy(count: int, *, seed: int = 0) -> Made:

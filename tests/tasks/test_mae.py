@@ -16,8 +16,11 @@ from vitrail.data.dataset import Batch
 from vitrail.data.embedded import read_embedded
 from vitrail.errors import ConfigError, DataError, Unsupported
 from vitrail.layers.patch import patchify
+from vitrail.profiling.count import sketch
+from vitrail.recipes import read_recipe
 from vitrail.tasks.mae import MAE, MAEConfig, RebuiltMeter, pick, unpatchify
 from vitrail.tasks.predict import as_task
+from vitrail.training.config import TrainConfig, change
 
 SMALL = {"dim": 32, "depth": 1, "num_heads": 2}
 
@@ -48,6 +51,38 @@ def test_the_share_of_hidden_patches_is_exact(mask, seen):
     hidden = mae.predict(images)["hidden"]
     assert hidden.shape == (3, 4, 2)
     assert hidden.sum(dim=(1, 2)).tolist() == [8 - seen] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("vit_huge_patch14", {}, (512, 8, 16)),  # the paper's
+        ("vit_base_patch16", {}, (512, 8, 16)),
+        ("vit_small_patch16", {}, (256, 8, 8)),
+        ("vit_tiny_patch16", {}, (128, 8, 4)),
+        ("vit_tiny_patch16", {"dim": 64, "depth": 3, "num_heads": 4}, (64, 2, 2)),
+        ("vit_tiny_patch16", {"dim": 16, "depth": 1, "num_heads": 1}, (32, 1, 1)),
+        ("vit_tiny_patch16", {"depth": 0}, (128, 1, 4)),
+    ],
+)
+def test_a_decoder_left_open_follows_the_model(name, options, size):
+    """Runs that left it open resume by this: another rule would be another decoder."""
+    assert MAEConfig().size(sketch(name, num_classes=0, **options).config) == size
+
+
+def test_what_is_said_of_a_decoder_holds_and_the_rest_follows():
+    model = tiny(num_classes=0).config
+    assert MAEConfig(dim=512, depth=8, num_heads=16).size(model) == (512, 8, 16)
+    assert MAEConfig(dim=192, num_heads=3).size(model) == (192, 2, 3)
+    assert MAEConfig(dim=100, depth=5).size(model) == (100, 5, 2)  # heads divide the width
+    mae = MAE(tiny(num_classes=0), config=MAEConfig(mask=0.5))
+    assert (mae.decoder.mask_token.shape, len(mae.decoder.blocks)) == ((32,), 2)
+
+
+@pytest.mark.parametrize("recipe", ["cifar10-small-mae", "cifar10-conv-mae"])
+def test_the_decoders_of_recipes_are_told_by_them(recipe):
+    config = change(TrainConfig(), read_recipe(recipe)).pretrain
+    assert config == MAEConfig(mask=0.75, dim=128, depth=2, num_heads=4)
 
 
 def test_each_image_has_its_own_mask_and_a_seed_repeats_them():

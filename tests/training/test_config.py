@@ -30,6 +30,13 @@ def test_plain_values_and_back() -> None:
     assert change(TrainConfig(), to_dict(config)) == config
 
 
+def test_fp32_is_float32_in_every_file() -> None:
+    config = change(TrainConfig(), {"precision": "fp32"})
+    assert config.precision == "float32"
+    assert config == change(TrainConfig(), {"precision": "float32"})
+    assert change(config, to_dict(config)) == config
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -45,6 +52,7 @@ def test_plain_values_and_back() -> None:
         ({"epochs": 0}, "epochs is 0; it must be 1 or more"),
         ({"epochs": "ten"}, "epochs is 'ten'"),
         ({"precision": "bf61"}, "precision is 'bf61'; did you mean 'bf16'?"),
+        ({"precision": ["fp32"]}, r"precision is \['fp32'\]; known: auto, bf16, float32, fp16"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict, message: str) -> None:

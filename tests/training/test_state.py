@@ -84,6 +84,20 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
         assert resumed(tmp_path).progress.step == 2
 
 
+def test_where_no_checkpoint_is_before_a_damaged_one_none_is_promised(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    for until in (1, 2):
+        loop.run(until=until)
+        loop.save().write_bytes(b"torn")
+    with pytest.warns(Notice) as told, pytest.raises(TrainingError, match=f"no checkpoint of {tmp_path} is whole"):
+        loop.store.newest()
+    first, last = (str(notice.message) for notice in told)
+    assert "step-000000002" in first
+    assert first.endswith("; the checkpoint before it is used")
+    assert "step-000000001" in last
+    assert last.endswith("; no checkpoint is before it")
+
+
 def test_nothing_to_resume_from(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="holds no checkpoint to resume from; begin it anew, without --resume"):
         resumed(tmp_path)

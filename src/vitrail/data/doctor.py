@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.data.augment import AugmentConfig
 from vitrail.data.broken import MAX_BROKEN, lost, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
@@ -18,6 +18,7 @@ from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
 from vitrail.data.names import listed, told_alike
 from vitrail.data.source import survey
 from vitrail.data.split import counts
+from vitrail.data.stored import stored_bytes
 from vitrail.errors import BrokenImage
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 
@@ -63,7 +64,6 @@ def examine(
     val: str | Path | float | None = None,
     seed: int = 0,
     image_size: tuple[int, int] = (224, 224),
-    channels: int = 3,
     cost: Cost | None = None,
     limit: int | None = None,
     workers: int | None = None,
@@ -89,7 +89,7 @@ def examine(
         *_duplicates(samples, advice),
         _sizes(samples, image_size, advice),
         _kinds(samples, advice),
-        _costs(parts, speed, (channels, *image_size), cost, advice),
+        _costs(parts, speed, _packed(splits, samples, image_size), cost, advice),
     ]
     _suspicious(samples, splits.train.classes, advice)
     advice += told_alike(splits.train.classes)
@@ -326,19 +326,26 @@ def _suspicious(samples: Sequence[Sample], classes: Sequence[str], advice: list[
                 )
 
 
+def _packed(splits: Splits, samples: Sequence[Sample], image_size: tuple[int, int]) -> int:
+    """The bytes that the images take as `train` packs them by itself: with room for crops, grey where all are."""
+    grey = all(" grey" in sample.kind for sample in samples if sample.broken is None)
+    cropped = AugmentConfig().crop == "resized"
+    return stored_bytes(splits, image_size, channels=1 if grey else 3, cropped=cropped)
+
+
 def _costs(
     parts: dict[str, Dataset],
     speed: float,
-    shape: tuple[int, int, int],
+    packed: int,
     cost: Cost | None,
     advice: list[str],
 ) -> Facts:
     total, train, cores = sum(map(len, parts.values())), len(parts["train"]), os.cpu_count() or 1
-    packed, taken = f"packed at {shape[1]} x {shape[2]}", "memory that this takes"
+    taken = "memory that this takes"
     values: dict[str, str | int | float] = {
         "decoding, images a second and core": round(speed) if speed >= 10 else round(speed, 2),
         f"decoding once, seconds on {cores} cores": round(total / max(speed * cores, 1e-9), 1),
-        packed: total * prod(shape),
+        "packed images": packed,
     }
     if cost is not None:
         batch = fitting_batch(cost)
@@ -348,7 +355,7 @@ def _costs(
             advice.append(f"{cost.model} does not fit into the memory even with one image: take a smaller model.")
         if cost.images_per_second:
             values["one epoch of training, seconds"] = round(train / cost.images_per_second, 1)
-    return Facts("Cost", values, {packed: "bytes", taken: "bytes"})
+    return Facts("Cost", values, {"packed images": "bytes", taken: "bytes"})
 
 
 def _shortener(samples: Sequence[Sample]) -> Callable[[str], str]:

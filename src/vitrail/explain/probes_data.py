@@ -13,6 +13,7 @@ from vitrail.data.cache import Packed, pack
 from vitrail.data.dataset import Dataset, Found, Splits
 from vitrail.data.source import find
 from vitrail.data.split import align, carve
+from vitrail.data.stored import stored_size
 from vitrail.errors import ConfigError, DataError, InputError, Unsupported
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.models.backbone import Backbone, Features
@@ -90,9 +91,10 @@ class Reader:
         self._has_class = any(part.class_token is not None for part in parts)
 
     def packed(self, dataset: Dataset) -> Packed:
-        """All images of a data set in the size that the model takes."""
+        """All images of a data set, kept as training keeps those that it judges by: `prepare` sees the same pixels."""
         config = self.model.config
-        return pack(dataset, size=config.image_size, channels=config.channels)
+        size = stored_size(dataset, config.image_size, cropped=False)
+        return pack(dataset, size=size, channels=config.channels)
 
     def layers(self, packed: Packed) -> list[Layer]:
         """What the chosen layers are like, seen by one image."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +22,39 @@ from vitrail.tasks.task import PretrainConfig, Task
 
 _LEARNS = ("patch", "prefix", "position", "embed_norm", "blocks", "norm")  # of a ViT; what reads its tokens does not
 _EPS = 1e-6  # of a patch's variance
+_WIDEST, _DEEPEST, _HEAD = 512, 8, 32  # of the paper's decoder: its width, its blocks, and the width of a head
+
+
+class Size(NamedTuple):
+    """How large a decoder is."""
+
+    dim: int
+    depth: int
+    num_heads: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAEConfig(PretrainConfig, kind="mae"):
     """The share of patches that is hidden, and the size of the decoder, which is thrown away after training.
 
+    What is left open of it follows the model: two thirds of its width, in heads of 32, and two thirds of its blocks,
+    both rounded up, and no more than 512 and 8. So it is the paper's beside ViT-B, L and H, and does not dwarf a small
+    model. There decoders 128 wide or one block deep serve fine-tuning as well, but not a linear probe (its table 1).
     `normalise_pixels`: what is rebuilt is each patch less its mean, over its deviation.
     """
 
     mask: Annotated[float, Range(0.0, 1.0, open=True)] = 0.75
-    dim: Count = 512
-    depth: Count = 8
-    num_heads: Count = 16
+    dim: Count | None = None
+    depth: Count | None = None
+    num_heads: Count | None = None
     normalise_pixels: bool = True
+
+    def size(self, model: ViTConfig) -> Size:
+        """The decoder's size beside a model."""
+        dim = self.dim or min(_HEAD * _two_thirds(model.dim, _HEAD), _WIDEST)
+        depth = self.depth or min(_two_thirds(max(model.depth, 1)), _DEEPEST)
+        whole = [heads for heads in range(1, max(dim // _HEAD, 1) + 1) if dim % heads == 0]
+        return Size(dim, depth, self.num_heads or whole[-1])
 
     def build(self, backbone: Backbone) -> "MAE":
         """The task around a model, which learns; whatever head it has does not."""
@@ -151,13 +170,14 @@ class Decoder(nn.Module):
 
     def __init__(self, config: MAEConfig, *, model: ViT, grid: Grid, patch_size: tuple[int, int]) -> None:
         super().__init__()
-        dim, norm, self.num_prefix = config.dim, model.config.norm, model.prefix.count
-        site = Site(dim=dim, num_heads=config.num_heads, grid=grid, num_prefix=self.num_prefix, norm=norm)
+        dim, depth, num_heads = config.size(model.config)
+        norm, self.num_prefix = model.config.norm, model.prefix.count
+        site = Site(dim=dim, num_heads=num_heads, grid=grid, num_prefix=self.num_prefix, norm=norm)
         self.grid = grid
         self.embed = nn.Linear(model.config.dim, dim)
         self.mask_token = nn.Parameter(torch.zeros(dim))
         self.position = SinCos2DConfig().build(dim, grid=grid, num_prefix=self.num_prefix)
-        blocks = (Block(site, attention=SoftmaxConfig(), mlp=GeluMLPConfig()) for _ in range(config.depth))
+        blocks = (Block(site, attention=SoftmaxConfig(), mlp=GeluMLPConfig()) for _ in range(depth))
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm.build(dim)
         self.pixels = nn.Linear(dim, model.config.channels * patch_size[0] * patch_size[1])
@@ -222,6 +242,11 @@ def unpatchify(patches: Tensor, grid: Grid, size: tuple[int, int]) -> Tensor:
     """The image that was cut into patches: B N (C p q) -> B C H W."""
     cut = patches.unflatten(2, (-1, *size)).unflatten(1, grid)  # B h w C p q
     return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+def _two_thirds(number: int, unit: int = 1) -> int:
+    """Two thirds of a number in so many units, rounded up."""
+    return -(-2 * number // (3 * unit))
 
 
 def _hidden(order: Tensor, seen: int) -> Tensor:

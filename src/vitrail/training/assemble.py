@@ -19,6 +19,7 @@ from vitrail.data.cache import Packed, Progress, pack
 from vitrail.data.dataset import Batch, Dataset
 from vitrail.data.mix import Mix
 from vitrail.data.split import counts
+from vitrail.data.stored import stored_size
 from vitrail.errors import ConfigError, DataError
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.lora import add_lora, merge_lora
@@ -33,7 +34,7 @@ from vitrail.training.loop import Loop
 from vitrail.training.normalisation import of_config
 from vitrail.training.optimiser import build as build_optimiser
 from vitrail.training.pace import sooner
-from vitrail.training.plan import Plan, stored_size
+from vitrail.training.plan import Plan
 from vitrail.training.schedule import Schedule
 from vitrail.training.state import Learner
 from vitrail.training.step import RecordedStep, Step, recordable

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from vitrail.config import Choice, Config, Count, CountFromZero, NotNegative, Positive, Rate, apply
+from vitrail.config import Alias, Choice, Config, Count, NotNegative, Positive, Range, Rate, apply
 from vitrail.data.augment import AugmentConfig, MixConfig
 from vitrail.errors import ConfigError
 from vitrail.tasks.mae import MAEConfig  # noqa: F401  (it registers its kind)
@@ -54,7 +54,8 @@ class TrainConfig(Config):
 
     `batch_size` counts images per optimiser step over all processes and all `accumulate` parts. `options` are changes
     to the model's config, as keywords of `vitrail.create`. `pretrain` learns from the images alone and leaves a model
-    without a head, ready to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
+    without a head, ready to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32
+    elsewhere; "fp32" is float32.
     """
 
     model: str = "vit_tiny_patch16"
@@ -71,10 +72,10 @@ class TrainConfig(Config):
     distill: DistillConfig = DistillConfig()
     pretrain: PretrainConfig | None = None  # e.g. "mae"; None: labels are learned
     ema: Rate | None = None
-    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
     compile: bool = False
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
-    seed: CountFromZero = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     early_stop: Count | None = None  # epochs without a better validation metric
     eval_every: Count = 1  # epochs
     save_every: Count = 1  # epochs

@@ -141,27 +141,28 @@ class Store:
 
     def restore(self, learner: Learner, identity: Mapping[str, Any]) -> Progress:
         """Puts the newest whole checkpoint into a learner of the same recipe, model and data."""
-        for step in reversed(self.steps()):
-            try:
-                header = self._check(self.file(step))
-            except CheckpointError as error:
-                warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
-                continue
-            if found := differences(header.identity, identity):
-                of_data = any(sentence.startswith("data.") for sentence in found)
-                way = "give it the images and labels that it began with" if of_data else "go on with it as it was begun"
-                raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}; {way}")
-            self._load(self.file(step), header, learner)
-            return header.progress
-        raise self._none()
+        file, header = self._newest()
+        if found := differences(header.identity, identity):
+            of_data = any(sentence.startswith("data.") for sentence in found)
+            way = "give it the images and labels that it began with" if of_data else "go on with it as it was begun"
+            raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}; {way}")
+        self._load(file, header, learner)
+        return header.progress
 
     def newest(self) -> Header:
         """What the newest whole checkpoint says of its run."""
-        for step in reversed(self.steps()):
+        return self._newest()[1]
+
+    def _newest(self) -> tuple[Path, Header]:
+        """The newest whole checkpoint; a notice tells of each damaged one that is passed over."""
+        steps = self.steps()
+        for step in reversed(steps):
+            file = self.file(step)
             try:
-                return self._check(self.file(step))
+                return file, self._check(file)
             except CheckpointError as error:
-                warnings.warn(f"{error}; the checkpoint before it is used", Notice, stacklevel=2)
+                instead = "no checkpoint is before it" if step == steps[0] else "the checkpoint before it is used"
+                warnings.warn(f"{error}; {instead}", Notice, stacklevel=3)
         raise self._none()
 
     def _none(self) -> TrainingError:
