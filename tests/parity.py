@@ -87,8 +87,9 @@ def _tokens(features: Features) -> Tensor:
 @torch.no_grad()
 def compare(case: Case, tmp: Path) -> Errors:
     """Saves the peer's model as the peer does, loads it with vitrail, and runs both in float64."""
-    peer = case.make().double().eval()
-    case.save(peer, tmp)
+    peer = case.make().eval()
+    case.save(peer, tmp)  # as float32, which float64 holds exactly
+    peer = peer.double()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResampledNotice)
         warnings.simplefilter("ignore", HeadNotice)

@@ -18,6 +18,7 @@ from vitrail.explain.embeddings import cosines, principal
 from vitrail.layers.position import AddedPosition
 from vitrail.report import Report
 
+POSITIONED = {"vit_tiny_patch8", "deit_tiny_distilled_patch16", "pvt_tiny", "xcit_nano_12_p16", "pit_ti"}
 KINDS = ["learned", "sincos1d", "sincos2d", "factored", "fourier"]
 
 
@@ -99,10 +100,13 @@ def test_every_family_has_filters_and_positions_or_says_why_not(name):
     (layer,) = [part for where, part in model.named_modules() if where == report["Filters"].values["layer"]]
     assert layer.in_channels == 3
     ElementTree.fromstring(report["Components"].source)
-    try:
-        assert position_similarity(model).sections
-    except Unsupported as error:
-        assert "adds no positions" in str(error)
+    if name in POSITIONED:
+        drawn = [part.source for part in position_similarity(model).sections if part.title.endswith(": maps")]
+        assert drawn
+        assert all(pixels(svg)[..., 3].any() for svg in drawn)
+        return
+    with pytest.raises(Unsupported, match="adds no positions"):
+        position_similarity(model)
 
 
 def test_components_are_those_of_scikit_learn():

@@ -42,7 +42,9 @@ def test_the_true_map_beats_the_baselines_and_the_false_one_does_not() -> None:
     assert true["pointing"] == 1
     assert false["pointing"] == 0
     assert "random" in str(report)
-    assert Report.from_json(report.to_json()) == Report.from_json(report.to_json())
+    units = {name: unit for part in report.sections if isinstance(part, Table) for name, unit in part.columns.items()}
+    assert (units["pointing"], units["deletion"]) == ("share", "")
+    assert Report.from_json(report.to_json()).to_json() == report.to_json()
 
 
 def test_one_map_has_no_name() -> None:

@@ -8,9 +8,10 @@ from registered import image_size, option_sets, pictures, tiny
 
 from vitrail.errors import ConfigError, InputError, Notice, Unsupported
 from vitrail.explain.capture import capture
-from vitrail.explain.look import MOST_CELLS, attended, look, prefix_names
+from vitrail.explain.look import MOST_CELLS, USUAL, attended, look, prefix_names
 from vitrail.explain.page import gallery_page
 from vitrail.explain.pictures import picture
+from vitrail.explain.saliency import methods
 from vitrail.tasks.predict import as_task
 
 
@@ -85,6 +86,8 @@ def test_every_model_can_be_looked_at_at_another_size(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)  # positions are resampled
         view = seen_by(model.resize(other))
+    sensible = set(methods(model))
+    assert list(view.maps) == [method for method in USUAL if method in sensible]
     assert {"grad_cam", "gradient"} <= set(view.maps)
     assert ("relevance" in view.maps) == (view.layers != [] and not view.why)
     assert all(found.shape == other and found.isfinite().all() for found in view.maps.values())

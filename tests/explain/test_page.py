@@ -412,9 +412,11 @@ def test_light_and_dark(browser: Session, page: Path, tmp_path: Path) -> None:
 def test_screenshots_of_a_real_model(browser: Session, tmp_path: Path, scheme: str) -> None:
     page = Path(os.environ["VITRAIL_EXPLAINED"]).resolve()
     assert page.is_file(), f"{page} is no page; make it with vitrail explain"
-    opened(browser, page, width=1160, height=900 if scheme == "light" else 1180, scheme=scheme)
+    opened(browser, page, width=1160, height=1125 if scheme == "light" else 1180, scheme=scheme)
     if scheme == "dark":
         point(browser, "#compare", 0.5, 0.5, click=True)
+    buttons = "document.querySelectorAll('button[aria-label^=\"layer 6,\"]')"
+    browser.run(f"showAll().then(() => {buttons}.forEach((button) => button.click()))")
     point(browser, ".stage", 0.4, 0.4, click=True)
     browser.run("showAll().then(() => scrollTo(0, 0))")
     file = SCREENSHOTS / f"explain-{scheme}.png"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from registered import one_of_each_family, option_sets, pictures, resized, tiny
+from registered import one_of_each_family, pictures, tiny
 from torch import nn
 
 from vitrail.errors import ConfigError, InputError, Unsupported
@@ -46,20 +46,6 @@ def test_every_family_has_maps_or_a_sentence(name: str) -> None:
     for method in without:
         with pytest.raises(Unsupported, match=sentence):
             saliency(model, images, method)
-
-
-@pytest.mark.parametrize("name", option_sets())
-@pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_every_name_is_explained_at_another_size_than_its_own(name: str) -> None:
-    torch.manual_seed(0)
-    model = resized(name)
-    sensible = methods(model)
-    cheap = [method for method in ("relevance", "attention", "grad_cam") if method in sensible]
-    assert "grad_cam" in cheap
-    for method in cheap:
-        found = saliency(model, pictures(model, 1), method)
-        assert found.shape == (1, *model.config.image_size)
-        assert found.isfinite().all(), method
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7", "swinv2_tiny_window8"])

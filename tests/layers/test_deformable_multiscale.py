@@ -63,6 +63,10 @@ def test_starts_as_in_the_paper():
         for point in range(3):
             expected = torch.tensor([x * (point + 1.0), y * (point + 1.0)]).expand(2, 5, 3, 2)
             torch.testing.assert_close(steps[:, :, head, :, point], expected, atol=1e-5, rtol=1e-5)
+    xavier = (6 / (32 + 32)) ** 0.5  # the bound of uniform weights; that of a fresh nn.Linear is 0.58 of it
+    for linear in (layer.value, layer.projection):
+        assert 0.9 * xavier < linear.weight.abs().max() <= xavier
+        assert not linear.bias.any()
 
 
 @torch.no_grad()

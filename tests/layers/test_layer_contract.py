@@ -46,22 +46,31 @@ def mlp_of(config: MLPConfig, dropout: float = 0.0) -> nn.Module:
     return randomise(OnGrid(config.build(DIM, norm=LayerNormConfig(), dropout=dropout)))
 
 
-def layers() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Each layer with arguments that it takes."""
-    tokens, prefix, images = torch.randn(2, 6, DIM), torch.randn(2, 5, DIM), torch.randn(2, 3, 96, 64)
-    found = {f"patch-{name}": (config.build(3, DIM), (images,)) for name, config in PATCHES.items()}
-    found |= {f"mlp-{name}": (mlp_of(config), (tokens,)) for name, config in MLPS.items()}
-    found |= {f"norm-{name}": (config.build(DIM), (tokens,)) for name, config in NORMS.items()}
-    found |= {f"pool-{name}": (pool_of(config), (prefix, tokens)) for name, config in POOLS.items()}
-    return {name: (randomise(layer).eval(), arguments) for name, (layer, arguments) in found.items()}
+ROLES = {"patch": PATCHES, "mlp": MLPS, "norm": NORMS, "pool": POOLS}
 
 
-every_layer = pytest.mark.parametrize("name", layers())
+def layer_of(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """A layer by its role and its kind, with arguments that it takes."""
+    role, kind = name.split("-", 1)
+    config, tokens = ROLES[role][kind], torch.randn(2, 6, DIM)
+    match role:
+        case "patch":
+            layer, arguments = config.build(3, DIM), (torch.randn(2, 3, 96, 64),)
+        case "mlp":
+            layer, arguments = mlp_of(config), (tokens,)
+        case "norm":
+            layer, arguments = config.build(DIM), (tokens,)
+        case _:
+            layer, arguments = pool_of(config), (torch.randn(2, 5, DIM), tokens)
+    return randomise(layer).eval(), arguments
+
+
+every_layer = pytest.mark.parametrize("name", [f"{role}-{kind}" for role, kinds in ROLES.items() for kind in kinds])
 
 
 @every_layer
 def test_gradients_reach_every_parameter_and_the_input(name):
-    layer, arguments = layers()[name]
+    layer, arguments = layer_of(name)
     arguments = [argument.requires_grad_() for argument in arguments]
     layer(*arguments).pow(3).sum().backward()
     dead = [path for path, p in layer.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
@@ -71,15 +80,15 @@ def test_gradients_reach_every_parameter_and_the_input(name):
 
 @every_layer
 def test_samples_stay_apart(name):
-    layer, arguments = layers()[name]
+    layer, arguments = layer_of(name)
     last = layer(*(argument[1:] for argument in arguments))
     torch.testing.assert_close(last, layer(*arguments)[1:], atol=1e-5, rtol=1e-5)
 
 
 @every_layer
 def test_state_dict_and_deepcopy_keep_it(name):
-    layer, arguments = layers()[name]
-    fresh, _ = layers()[name]
+    layer, arguments = layer_of(name)
+    fresh, _ = layer_of(name)
     if any(True for _ in layer.parameters()):
         assert not torch.equal(fresh(*arguments), layer(*arguments))
     fresh.load_state_dict(layer.state_dict(), strict=True)
@@ -89,7 +98,7 @@ def test_state_dict_and_deepcopy_keep_it(name):
 
 @every_layer
 def test_bfloat16_is_near_float32(name):
-    layer, arguments = layers()[name]
+    layer, arguments = layer_of(name)
     expected = layer(*arguments)
     found = layer.bfloat16()(*(argument.bfloat16() for argument in arguments))
     assert found.dtype == torch.bfloat16
@@ -98,7 +107,7 @@ def test_bfloat16_is_near_float32(name):
 
 @every_layer
 def test_compiles_whole(name):
-    layer, arguments = layers()[name]
+    layer, arguments = layer_of(name)
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(*arguments), layer(*arguments))
@@ -106,7 +115,7 @@ def test_compiles_whole(name):
 
 @every_layer
 def test_exports_with_any_batch(name):
-    layer, arguments = layers()[name]
+    layer, arguments = layer_of(name)
     shapes = ({0: torch.export.Dim("batch")},) * len(arguments)
     program = torch.export.export(layer, arguments, dynamic_shapes=shapes).module()
     more = [torch.cat([argument, argument[:1]]) for argument in arguments]
@@ -126,15 +135,14 @@ def test_patch_gives_the_grid_it_promised(config, channels, size):
 def test_patch_counts_rows_first(config):
     layer, size = randomise(config.build(3, DIM)).eval(), (96, 64)
     rows, columns = config.grid(size)
-    images = torch.zeros(1, 3, *size)
-    for row, column in itertools.product(range(rows), range(columns)):
-        lit = images.clone()
-        y, x = int((row + 0.5) * size[0] / rows), int((column + 0.5) * size[1] / columns)
-        lit[:, :, y, x] = 1
-        changed = (layer(lit) - layer(images)).norm(dim=2)[0]
-        assert changed[row * columns + column] > 0
-        if config.kind not in WHOLE:
-            assert (changed > 0).sum() < rows * columns  # a patch is a part of the image
+    lit = torch.zeros(rows * columns + 1, 3, *size)  # one image a patch, with one bright pixel; the last is dark
+    for number, (row, column) in enumerate(itertools.product(range(rows), range(columns))):
+        lit[number, :, int((row + 0.5) * size[0] / rows), int((column + 0.5) * size[1] / columns)] = 1
+    tokens = layer(lit)
+    changed = (tokens[:-1] - tokens[-1]).norm(dim=2) > 1e-6
+    assert changed.diagonal().all()
+    if config.kind not in WHOLE:
+        assert (changed.sum(dim=1) < rows * columns).all()  # a patch is a part of the image
 
 
 @every(PATCHES)

@@ -50,6 +50,10 @@ def test_names_stay_and_only_updates_and_heads_learn():
     assert learns == added | heads
 
 
+def test_a_rank_of_one_will_do():
+    assert add_lora(tiny(), 1).blocks[0].mlp.fc1.lora_a.shape == (1, 32)
+
+
 def test_by_hand():
     linear = nn.Linear(3, 2)
     layer = LoRALinear(linear, rank=1, alpha=4.0)

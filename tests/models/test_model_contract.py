@@ -180,10 +180,9 @@ def test_dynamic_size_is_a_resized_copy(name):
 
 
 @every_option_set
-@pytest.mark.parametrize("rates", [{}, {"dropout": 0.2, "drop_path": 0.4}], ids=["calm", "dropping"])
-def test_checkpointing_gives_the_same_gradients(name, rates):
-    known = {rate: value for rate, value in rates.items() if hasattr(shrunk(name), rate)}
-    model = tiny(name, **known).train()
+def test_checkpointing_gives_the_same_gradients(name):
+    rates = {"dropout": 0.2, "drop_path": 0.4}  # what is dropped is drawn anew where it is not the same again
+    model = tiny(name, **{rate: value for rate, value in rates.items() if hasattr(shrunk(name), rate)}).train()
     images = pictures(model, batch=4)
     kept = gradients(model, images)
     model.checkpointing = True

@@ -34,6 +34,7 @@ TOGETHER = """
 import json, os, signal, sys, warnings
 sys.path.insert(0, {tests!r})
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)  # an agent is
 import torch
 torch.set_num_threads(1)
 import torch.distributed as dist
@@ -79,21 +80,30 @@ def one(world, place, *, shard, kill=None, count=False, **options):
         (place / "told.json").write_text(json.dumps(told))
     world.wait()
 
-with join(CPU) as world:
-    for name, options in runs.items():
-        if not (folder / name / "told.json").exists():  # else a life before has been through it
-            one(world, folder / name, **options)
+def worker():
+    with join(CPU) as world:
+        for name, options in runs.items():
+            if not (folder / name / "told.json").exists():  # else a life before has been through it
+                one(world, folder / name, **options)
+
+# torchrun's own agent; its workers are forks of one process, as importing torch in each of them takes longest.
+import torch.distributed.checkpoint, torch.distributed.fsdp, torch.nn.parallel, torch.optim
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+agent = LaunchConfig(
+    min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="together", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+    max_restarts=int(sys.argv[3]), monitor_interval=0.1, start_method="fork",
+)
+elastic_launch(agent, worker)()
 """
 
 
 def together(folder: Path, runs: dict[str, dict], *, restarts: int = 0) -> None:
-    """Two processes under torchrun go through one run after the other; the first of them writes down what came out."""
+    """Two processes of torchrun go through one run after the other; the first of them writes down what came out."""
     for name in runs:
         (folder / name).mkdir()
     script = folder / "together.py"
     script.write_text(TOGETHER.format(tests=str(TESTS)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", str(restarts), str(script), str(folder), json.dumps(runs)]
+    command = [sys.executable, str(script), str(folder), json.dumps(runs), str(restarts)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as agent:
         try:

@@ -13,7 +13,7 @@ import vitrail.training.loop as loop_module
 from vitrail.errors import TrainingError
 from vitrail.models.checkpoint import load
 from vitrail.training.loop import Loop
-from vitrail.training.step import step_seed
+from vitrail.training.step import Step, step_seed
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -76,6 +76,33 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
         loop.run()
     assert loop.store.steps() == [4]
     assert all(tensor.isfinite().all() for tensor in bits(resumed(tmp_path)).values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_a_gradient_that_is_not_finite_stops_the_run_unless_a_scaler_skips_it(
+    tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = small_loop(tmp_path, epochs=1)
+    loop.step.precision = precision
+    told = {"loss": torch.tensor(1.0)}, torch.tensor(math.inf)  # a loss that is fine, and a norm that is not
+    monkeypatch.setattr(Step, "__call__", lambda *_, **__: told)
+    if precision == "fp16":
+        assert loop.run().step == 4
+        return
+    with pytest.raises(TrainingError, match=r"not finite at step 1 \(epoch 1\)"):
+        loop.run()
+
+
+def test_every_second_epoch_is_validated_and_the_last(tmp_path: Path) -> None:
+    history = small_loop(tmp_path, epochs=3, eval_every=2).run().history
+    assert ["val" in entry for entry in history] == [False, True, True]
+
+
+def test_the_history_tells_the_rate_of_each_epochs_last_step(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    rates = [loop.config.optimiser.lr * loop.schedule(step) for step in (3, 7)]
+    assert [entry["lr"] for entry in loop.run().history] == rates
+    assert rates[0] > rates[1] > 0
 
 
 def test_a_bad_state_is_never_saved_even_where_the_device_is_looked_at_rarely(tmp_path: Path) -> None:
