@@ -1,6 +1,7 @@
 """Makes the model that comes with the package: the best model of a trained run, in fp16.
 
-    vitrail train cifar10 --recipe cifar10-small --out runs/best
+    vitrail train cifar10 --recipe cifar10-conv-mae --val 0.02 --out runs/mae
+    vitrail train cifar10 --recipe cifar10-conv --from runs/mae --val 0.02 --out runs/best
     python benchmarks/make_packaged.py runs/best
 
 The result is a run's folder like any other, without checkpoints: `vitrail predict packaged picture.jpg` opens it. It is

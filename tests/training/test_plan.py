@@ -14,7 +14,7 @@ from vitrail.layers.lora import LoRALinear
 from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 from vitrail.tasks.distill import Distill
-from vitrail.training.plan import look, make_plan, plan_to_dict, read_plan, stored_size
+from vitrail.training.plan import look, make_plan, plan_to_dict, read_plan
 
 OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
 
@@ -23,12 +23,12 @@ def test_small_grey_images_get_a_small_model_of_one_channel_and_it_is_said() -> 
     plan = make_plan(split(grey_squares(40, size=30)))
     config = plan.backbone_config
     assert (plan.config.model, config.image_size, config.channels, config.num_classes) == (
-        "vit32_small",
+        "vit32_conv",
         (28, 28),
         1,
         2,
     )
-    assert any("vit32_small" in note for note in plan.notes)
+    assert any("vit32_conv" in note for note in plan.notes)
     assert any("grey" in note for note in plan.notes)
 
 
@@ -150,17 +150,6 @@ def test_a_teacher_makes_it_distillation() -> None:
     task = plan.task()
     assert isinstance(task, Distill)
     assert task.kind == "hard"
-
-
-def test_stored_sizes() -> None:
-    data = photos(4, size=32)
-    data.size = (32, 32)
-    assert stored_size(data, (32, 32), cropped=True) == (32, 32)
-    assert stored_size(data, (224, 224), cropped=True) == (32, 32)  # what is small stays small on disk
-    assert stored_size(data, (8, 8), cropped=False) == (8, 8)
-    data.size = None
-    assert stored_size(data, (224, 224), cropped=True) == (256, 256)
-    assert stored_size(data, (224, 224), cropped=False) == (224, 224)
 
 
 def test_look_takes_the_median_and_passes_over_broken_images() -> None:

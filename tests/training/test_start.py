@@ -8,7 +8,7 @@ from small_data import photos, split
 
 from vitrail.errors import ConfigError, HeadNotice
 from vitrail.models.checkpoint import save
-from vitrail.packaged import find_packaged
+from vitrail.profiling.count import sketch
 from vitrail.training.config import TrainConfig
 from vitrail.training.plan import make_plan
 from vitrail.training.start import BORROWED, called, changes_weights
@@ -23,7 +23,7 @@ def test_small_changes_of_nothing_in_particular_are_made_to_the_packaged_model(
     with pytest.warns(HeadNotice):
         plan = make_plan(split(photos(20)), changes=asked)
     assert changes_weights(plan.config)
-    assert (plan.start, plan.config.model) == ("packaged", "vit32_small")
+    assert (plan.start, plan.config.model) == ("packaged", "vit32_conv")
     assert (plan.config.optimiser.lr, plan.config.optimiser.layer_decay) == rates
     assert plan.config.early_stop == 8  # as the recipe "finetune" has it
     assert BORROWED in plan.notes
@@ -38,11 +38,12 @@ def test_lora_of_a_model_that_has_learned_nothing_is_refused(named: dict[str, st
 
 def test_a_model_is_called_as_its_run_called_it_where_that_is_true(tmp_path: Path) -> None:
     with pytest.warns(HeadNotice):
-        assert make_plan(split(photos(20)), start="packaged").config.model == "vit32_small"
+        assert make_plan(split(photos(20)), start="packaged").config.model == "vit32_conv"
     other = save(tiny("vit32_small"), tmp_path / "other").parent  # of no named size
     assert called(tiny("vit32_small"), other) == "vit"
-    (other / "run.json").write_text((find_packaged() / "run.json").read_text())
+    (other / "run.json").write_text('{"recipe": {"model": "vit32_small"}}')
     assert called(tiny("vit32_small"), other) == "vit"
+    assert called(sketch("vit32_small", attention={"dropout": 0.0}), other) == "vit32_small"
     (other / "run.json").write_text("{")
     assert called(tiny("vit32_small"), other) == "vit"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from vitrail.layers.attention import SoftmaxConfig
+from vitrail.layers.conv_stem import ConvStemConfig
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig
 from vitrail.layers.patch import LinearPatchConfig
@@ -67,6 +68,24 @@ def _pixels32() -> dict[str, Preset]:
         )
         for name, (dim, depth, num_heads) in sizes.items()
     }
+
+
+def _conv32() -> Preset:
+    """The 32 px small model behind a stem of convolutions, with two blocks less: what ships with the package."""
+    return Preset(
+        ViTConfig(
+            dim=192,
+            depth=10,
+            num_heads=3,
+            image_size=(32, 32),
+            num_classes=10,
+            patch=ConvStemConfig(halvings=2, convs=4),
+            position=(SinCos2DConfig(),),
+            class_token=False,
+            pool=MeanPoolConfig(),
+            init="trunc_normal",
+        )
+    )
 
 
 def _simple(size: str) -> Preset:
@@ -216,6 +235,7 @@ VIT = Family(
     presets={
         **_plain(),
         **_pixels32(),
+        "vit32_conv": _conv32(),
         **{f"simple_vit_{size}_patch16": _simple(size) for size in ("tiny", "small", "base", "large")},
         **{f"deit_{size}_patch16": _deit(size) for size in ("tiny", "small", "base")},
         **{f"deit3_{size}_patch16": _deit3(size) for size in ("small", "base", "large")},

@@ -37,11 +37,10 @@ Teacher = str | Path | nn.Module
 
 _LOOKED_AT = 16  # images, spread over the set, that tell its size and colour
 _SMALL = 64  # pixels: images up to here get a model with small patches
-_FOR_SMALL = "vit32_small"
+_FOR_SMALL = "vit32_conv"
 _AT_RANDOM = "what does not learn stays at random, since there are no weights to start from: name some (--from)"
 _STEPS = 16  # that an epoch should have at least, where nobody named a batch
 _LEAST_BATCH = 16
-_ROOM = 8 / 7  # how much larger images are stored that are cropped at random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +131,6 @@ class Plan:
 def classes_of(config: TrainConfig, data: Splits) -> tuple[str, ...]:
     """The classes that a run tells apart."""
     return data.train.classes if config.pretrain is None else ()
-
-
-def stored_size(dataset: Dataset, size: tuple[int, int], *, cropped: bool) -> tuple[int, int]:
-    """The size at which images are kept: their own where it is one and not much larger, or else the model's."""
-    if dataset.size is not None and max(dataset.size) <= 2 * max(size):
-        return dataset.size
-    return (round(size[0] * _ROOM), round(size[1] * _ROOM)) if cropped else size
 
 
 @dataclass(frozen=True)
@@ -293,7 +285,7 @@ def _fresh(
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
         config = change(config, {"model": _FOR_SMALL})
         size = size or (max(seen.height // 4, 1) * 4, max(seen.width // 4, 1) * 4)
-        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, whose patches are 4 x 4")
+        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, which reads them 4 x 4 at a time")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
     if size is not None:

@@ -16,7 +16,7 @@ from vitrail.training.normalisation import normalisation_of
 from vitrail.training.trained import place_of
 
 BORROWED = (
-    "no model and no weights were named: starts from those that ship with vitrail, a vit32_small that knows "
+    "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv that knows "
     "photographs of 32 x 32 pixels; where detail matters, name others (--from)"
 )
 # What fine-tuning by low-rank updates does otherwise: these begin at nothing and are few, so they bear a higher rate,

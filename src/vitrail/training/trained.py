@@ -25,7 +25,7 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import PICKLES, is_word
 from vitrail.models.checkpoint.hub import PREFIX
-from vitrail.models.registry import create, is_known, presets
+from vitrail.models.registry import create, is_known, name_of, presets
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import find_packaged
 from vitrail.profiling import describe, sketch
@@ -146,7 +146,7 @@ def _of_checkpoint(source: str, model: Backbone, normalisation: Normalisation | 
 def _about(source: str, task: Task, run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     """What a model is, learned from, how well, and what it can tell apart."""
     millions = sum(parameter.numel() for parameter in task.backbone.parameters()) / 1e6
-    kind = run.get("recipe", {}).get("model", type(task.backbone).__name__)
+    kind = name_of(task.backbone.config) or run.get("recipe", {}).get("model", type(task.backbone).__name__)
     told = f"{source}: {kind}, {millions:.2f} M parameters"
     told += f", trained on {run['source']}" if run.get("source") else ""
     scores = ((name, best.get(name)) for name in (f"test_{task.best_metric}", task.best_metric))
