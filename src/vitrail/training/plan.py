@@ -285,7 +285,7 @@ def _fresh(
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
         config = change(config, {"model": _FOR_SMALL})
         size = size or (max(seen.height // 4, 1) * 4, max(seen.width // 4, 1) * 4)
-        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, which reads them 4 x 4 at a time")
+        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, a token for 4 x 4 of them")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
     if size is not None:
