@@ -26,7 +26,10 @@ from vitrail.training.distributed import (
 )
 
 TESTS = Path(__file__).parent.parent
-STILL = {"model": {"drop_path": 0.0, "dropout": 0.0}, "epochs": 2, "accumulate": 2}  # dropout differs by process
+# Dropout differs by process; batch norms, as in a stem of convolutions, must not.
+STILL = {
+    "model": {"drop_path": 0.0, "dropout": 0.0, "patch": {"kind": "conv", "halvings": 2}}, "epochs": 2, "accumulate": 2
+}  # fmt: skip
 # Muon's matrices have to be gathered under FSDP; all that is no matrix of a block is AdamW's there, too.
 OPTIONS = {"ddp": STILL, "fsdp": STILL | {"optimiser": {"kind": "muon", "lr": 3e-3}}}
 

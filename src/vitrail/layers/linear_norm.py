@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.layers.batch_norm import Together
 from vitrail.layers.fuse import Fusable, fold_batch_norm, fold_batch_norm_before
 
 
@@ -39,7 +40,7 @@ class NormLinear(Fusable):
     def forward(self, vectors: Tensor) -> Tensor:
         """B C -> B D."""
         norm = self.norm
-        if self.training and vectors.shape[0] == 1:
+        if self.training and vectors.shape[0] == 1 and not isinstance(norm, Together):
             # One vector has no variance: torch refuses it, but an epoch may end with a batch of one.
             known = F.batch_norm(vectors, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
             return self.linear(known)

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import CheckpointError, TrainingError
 from vitrail.hardware import Precision
+from vitrail.layers.batch_norm import count_together
 from vitrail.models.checkpoint.files import write_json
 from vitrail.tasks.task import Meter, Task
 from vitrail.training.state import Header, Learner, Progress, Store
@@ -182,6 +183,7 @@ def spread(
             module.compile()
     if world.size == 1:
         return task
+    count_together(task)
     if shard == "ddp":
         return _replicated(task, [device.index] if device.type == "cuda" else None)
     if precision == "fp16":
@@ -199,7 +201,7 @@ def spread(
 
 def _replicated(task: Task, ids: list[int] | None) -> nn.Module:
     with warnings.catch_warnings():
-        # The name is deprecated in torch 2.13 for one that 2.11 does not have. Buffers are tables, equal everywhere.
+        # The name is deprecated in torch 2.13 for one that 2.11 does not have. Buffers are equal everywhere.
         warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
         return DistributedDataParallel(task, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
