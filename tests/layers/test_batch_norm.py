@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from vitrail.layers.batch_norm import Together, count_together
+from vitrail.layers.batch_norm import Together, count_together, hold_still
 from vitrail.layers.linear_norm import NormLinear
 
 
@@ -59,3 +59,15 @@ def test_a_process_with_one_vector_counts_with_the_others(monkeypatch: pytest.Mo
     head(torch.ones(1, 3))
     assert len(asked) == 2
     assert head.norm.num_batches_tracked == 1
+
+
+def test_a_frozen_norm_keeps_its_statistics_until_it_is_thawed() -> None:
+    frozen, learning = nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2)
+    both = nn.Sequential(frozen, learning)
+    hold_still(both)
+    both.train()(1 + torch.arange(6.0).view(3, 2))
+    assert (frozen.running_mean == 0).all()
+    assert (learning.running_mean != 0).all()
+    frozen.requires_grad_(True)
+    both.train()(1 + torch.arange(6.0).view(3, 2))
+    assert (frozen.running_mean != 0).all()

@@ -104,6 +104,14 @@ def test_learns_while_the_base_stays():
     assert state["blocks.0.attention.qkv.lora_b"].abs().max() > 0
 
 
+def test_batch_norms_of_the_base_keep_their_statistics():
+    model = add_lora(tiny("vit32_conv"), 4).train()
+    before = {name: tensor.clone() for name, tensor in model.named_buffers() if "running" in name}
+    model(pictures(model))
+    assert before
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_buffers() if name in before)
+
+
 def test_alpha_is_the_rank_unless_given_and_targets_can_be_chosen():
     model = add_lora(tiny(), 4, targets=("qkv",))
     found = [module for module in model.modules() if isinstance(module, LoRALinear)]

@@ -1,4 +1,4 @@
-"""Batch norms that count over all processes of a run, so that many learn what one would."""
+"""Batch norms in training: those that count over all processes of a run, and those that are frozen and stay so."""
 
 from typing import Any
 
@@ -15,6 +15,22 @@ def count_together(module: nn.Module) -> None:
     for part in module.modules():
         if type(part) in _TOGETHER:
             part.__class__ = _TOGETHER[type(part)]
+
+
+def hold_still(module: nn.Module) -> None:
+    """Keeps, in place, the statistics of batch norms that do not learn: no flag of their parameters would."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and _is_frozen(part):
+            part.register_forward_pre_hook(_undo_train)
+
+
+def _is_frozen(norm: nn.Module) -> bool:
+    return not any(parameter.requires_grad for parameter in norm.parameters())
+
+
+def _undo_train(norm: nn.Module, _inputs: Any) -> None:
+    if _is_frozen(norm):  # it may have been thawed since
+        norm.eval()
 
 
 class Together(nn.modules.batchnorm._BatchNorm):

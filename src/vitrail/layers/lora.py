@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, nearest
+from vitrail.layers.batch_norm import hold_still
 
 TARGETS = ("qkv", "projection", "fc1", "fc2")
 HEADS = ("head", "distillation_head")
@@ -48,8 +49,8 @@ class LoRALinear(nn.Linear):
 def add_lora(model: M, rank: int, *, alpha: float | None = None, targets: Sequence[str] = TARGETS) -> M:
     """Puts updates beside all linear maps with the targets' names, in place; only they and the heads learn from now on.
 
-    The output is the same until they have learned, and no tensor of the model changes its name. `alpha` is the rank
-    where none is given: the update then counts as it is.
+    The output is the same until they have learned, and no tensor of the model changes its name; batch norms keep their
+    statistics. `alpha` is the rank where none is given: the update then counts as it is.
     """
     if rank < 1:
         raise ConfigError(f"the rank of LoRA is {rank}; it must be 1 or more")
@@ -68,6 +69,7 @@ def add_lora(model: M, rank: int, *, alpha: float | None = None, targets: Sequen
         _replace(model, name, LoRALinear(linear, rank=rank, alpha=rank if alpha is None else alpha))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith((".lora_a", ".lora_b")) or bool({*HEADS} & {*name.split(".")}))
+    hold_still(model)
     return model
 
 

@@ -1,11 +1,11 @@
 """What learns and what stays as it is."""
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.errors import ConfigError, nearest
+from vitrail.layers.batch_norm import hold_still
 from vitrail.report import show
 from vitrail.tasks.task import Task
 
@@ -55,16 +55,10 @@ def freeze_until(model: M, name: str) -> M:
     for part in before:
         for parameter in modules[part].parameters(recurse=False):
             parameter.requires_grad_(False)
-        if isinstance(modules[part], _BatchNorm):
-            modules[part].register_forward_pre_hook(_hold_still)
+    hold_still(root)
     return model
 
 
 def _parts(modules: dict[str, nn.Module]) -> list[str]:
     """Names near the surface: what people mean when they freeze."""
     return [name for name in modules if name and name.count(".") <= 1]
-
-
-def _hold_still(module: nn.Module, _inputs: Any) -> None:
-    """Undoes `train()` on a norm with running statistics, which no flag of its parameters would stop."""
-    module.eval()
