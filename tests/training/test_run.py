@@ -65,7 +65,7 @@ def test_the_report_is_written(done: Run) -> None:
     assert page == done.folder / "report.html"
     assert "vit32_small" in text
     right = round(10 * done.metrics["test_accuracy"])
-    assert f"Right on {right} of 10 images that it never learned from" in text
+    assert f"Right on {right} of 10 images that it never learned from, after" in text
     assert f"best {percent(done.metrics['accuracy'])} at epoch {done.best_epoch}<" in text.replace(" <", "<")
     for curve in ("loss by epoch: training from", "accuracy by epoch: training from"):
         assert re.search(rf'aria-label="{curve} [^"]*, validation', text)

@@ -136,12 +136,12 @@ def head(
 
 def _lead(metrics: Mapping[str, float], images: int | None, rows: History) -> str:
     words = []
+    tested = any(name.startswith("val/") for name in metrics)  # else validation is all there is
+    new = "that it never learned from" if tested else "that it never learned from but chose its best epoch by"
     if images and "accuracy" in metrics:
-        words.append(
-            f"Right on {round(metrics['accuracy'] * images):,} of {images:,} images that it never learned from"
-        )
+        words.append(f"Right on {round(metrics['accuracy'] * images):,} of {images:,} images {new}")
     elif images:
-        words.append(f"Evaluated on {images:,} images that it never learned from")
+        words.append(f"Evaluated on {images:,} images {new}")
     if words and rows and (seconds := known(rows, "seconds")):
         words.append(f"after {len(rows)} {'epoch' if len(rows) == 1 else 'epochs'} in {duration(sum(seconds))}")
     return ", ".join(words) + "." if words else ""
