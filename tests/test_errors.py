@@ -3,7 +3,7 @@
 import pytest
 
 from vitrail import errors
-from vitrail.errors import nearest
+from vitrail.errors import listed, nearest
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,11 @@ from vitrail.errors import nearest
 )
 def test_nearest_names_one_or_all(name, options, hint):
     assert nearest(name, iter(options)) == hint
+
+
+def test_the_first_few_are_listed():
+    assert listed("abc") == "a, b, c"
+    assert listed("abcde") == "a, b, c and 2 more"
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "InputError", "CheckpointError", "Unsupported"])

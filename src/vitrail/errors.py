@@ -74,3 +74,9 @@ def nearest(name: str, options: Iterable[str]) -> str:
         return f"did you mean {close[0]!r}?"
     shown = known if len(known) <= 20 else [*known[:20], "..."]
     return "known: " + ", ".join(shown)
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """The first few, and how many more."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")

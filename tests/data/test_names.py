@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrail.data.names import alike, composed, listed, misspelt, told_alike, told_unknown
+from vitrail.data.names import alike, composed, misspelt, told_alike, told_unknown
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,6 @@ def test_names_that_differ_by_case_or_blanks(classes, found):
 
 def test_names_made_of_other_names():
     assert composed(["red", "red short", "short", "red dress", "red red"]) == ["red short"]
-
-
-def test_the_first_few_are_listed():
-    assert listed("abc") == "a, b, c"
-    assert listed("abcde") == "a, b, c and 2 more"
 
 
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog")

@@ -91,3 +91,7 @@ def test_another_image_size_of_a_model_that_takes_all():
 def test_bad_input_is_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_one_image_that_ends_as_one_place_stands_for_a_batch():
+    assert "ResNet" in str(vitrail.describe("resnet18", image_size=32))

@@ -32,6 +32,10 @@ def test_small_grey_images_get_a_small_model_of_one_channel_and_it_is_said() -> 
     assert any("grey" in note for note in plan.notes)
 
 
+def test_tiny_images_are_read_as_more_than_one_token() -> None:
+    assert make_plan(split(photos(20, size=5))).backbone_config.image_size == (8, 8)
+
+
 def test_a_named_model_keeps_its_size_and_small_images_are_mentioned() -> None:
     plan = make_plan(split(photos(20, size=32)), model="vit_tiny_patch16", changes={"options": OPTIONS})
     assert plan.backbone_config.image_size == (224, 224)

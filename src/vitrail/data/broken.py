@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from vitrail.data.names import listed
-from vitrail.errors import DataError
+from vitrail.errors import DataError, listed
 from vitrail.report import show
 
 MAX_BROKEN = 0.01  # of all images of a source: more than this is no accident

@@ -15,11 +15,11 @@ from vitrail.data.broken import MAX_BROKEN, lost, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.duplicates import Print, exact_groups, fingerprint, near_pairs
-from vitrail.data.names import listed, told_alike
+from vitrail.data.names import told_alike
 from vitrail.data.source import survey
 from vitrail.data.split import counts
 from vitrail.data.stored import stored_bytes
-from vitrail.errors import BrokenImage
+from vitrail.errors import BrokenImage, listed
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 
 _SHOWN = 20  # rows of a table of findings

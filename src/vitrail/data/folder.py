@@ -11,8 +11,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset, Found, digest, file_facts, label_digest
 from vitrail.data.decode import SUFFIXES, decode
-from vitrail.data.names import listed
-from vitrail.errors import BrokenImage, DataError
+from vitrail.errors import BrokenImage, DataError, listed
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),

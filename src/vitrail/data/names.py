@@ -4,6 +4,8 @@ import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from vitrail.errors import listed
+
 _CLOSE = 0.75  # how alike names must be to be one with a slip of the pen
 _LONG = 5  # letters from which on any letter may have slipped: a cat is no misspelt coat
 _SHOWN = 20  # classes that a sentence lists
@@ -30,12 +32,6 @@ def composed(classes: Sequence[str]) -> list[str]:
     """The names of several words, each of which is a class too: "red short" beside "red" and "short"."""
     known = set(classes)
     return [name for name in classes if len(words := set(name.split())) > 1 and words <= known]
-
-
-def listed(names: Iterable[str], most: int = 3) -> str:
-    """The first few, and how many more."""
-    every = list(names)
-    return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")
 
 
 def told_unknown(source: str, names: Sequence[str], classes: Sequence[str]) -> str | None:

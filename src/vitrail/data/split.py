@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
-from vitrail.data.names import alike, listed, told_alike, told_unknown
-from vitrail.errors import DataError
+from vitrail.data.names import alike, told_alike, told_unknown
+from vitrail.errors import DataError, listed
 
 VAL_SHARE = 0.1
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from vitrail.data.dataset import Found, Subset
 from vitrail.data.folder import SPLIT_NAMES, Files, natural
 from vitrail.data.joined import joined_by, split_labels, with_marks
-from vitrail.data.names import composed, listed
-from vitrail.errors import DataError, nearest
+from vitrail.data.names import composed
+from vitrail.errors import DataError, listed, nearest
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")

@@ -85,10 +85,10 @@ def _key(values: Iterable[Any], given: list[Tensor]) -> tuple[Any, ...]:
 
 
 class FusedKernels(TorchFunctionMode):
-    """Attention, dropout and RMSNorm as an accelerator runs them, whatever the machine at hand would choose.
+    """Attention, dropout and norms as an accelerator runs them, whatever the machine at hand would choose.
 
     Attention is one kernel that keeps q, k, v, its output and one number a row; dropout keeps one byte an element;
-    RMSNorm keeps its input and one number a row.
+    RMSNorm keeps its input and one number a row, batch norm its input and two numbers a channel.
     """
 
     def __init__(self, on_macs: Callable[[int], None]) -> None:
@@ -103,6 +103,8 @@ class FusedKernels(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if func is F.rms_norm:
             return _rms_norm(*args, **kwargs)
+        if func is F.batch_norm:
+            return _batch_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _attention(  # noqa: PLR0917  (the signature of the function that it stands for)
@@ -137,6 +139,33 @@ class _FusedAttention(torch.autograd.Function):
 
 def _dropout(tensor: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     return torch.native_dropout(tensor, p, True)[0] if training and p > 0 else tensor
+
+
+class _FusedBatchNorm(torch.autograd.Function):
+    """What a batch norm returns and keeps, without the work: one image may stand for a batch that has a variance."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, weight: Tensor | None) -> Tensor:
+        """B D ... -> B D ...."""
+        statistics = tensor.new_empty(2, tensor.shape[1], dtype=torch.float32)
+        ctx.save_for_backward(tensor, weight, statistics)
+        return torch.empty_like(tensor)
+
+
+def _batch_norm(  # noqa: PLR0917  (the signature of the function that it stands for)
+    tensor: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training:
+        return F.batch_norm(tensor, running_mean, running_var, weight, bias, False, momentum, eps)
+    normed: Tensor = _FusedBatchNorm.apply(tensor, weight)  # type: ignore[no-untyped-call]
+    return normed
 
 
 class _FusedRMSNorm(torch.autograd.Function):

@@ -284,7 +284,7 @@ def _fresh(
     size = config.image_size
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
         config = change(config, {"model": _FOR_SMALL})
-        size = size or (max(seen.height // 4, 1) * 4, max(seen.width // 4, 1) * 4)
+        size = size or (max(seen.height // 4, 2) * 4, max(seen.width // 4, 2) * 4)
         notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, a token for 4 x 4 of them")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")

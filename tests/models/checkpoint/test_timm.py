@@ -215,6 +215,7 @@ def small(name: str, changes: dict[str, object]) -> torch.nn.Module:
         ({"attention": {"head_dim": 8}}, "head_dim 8 x 4"),
         ({"position": "factored"}, "a vector of its own for each patch"),
         ({"patch": {"stride": (8, 8)}}, "overlapping"),
+        ({"patch": {"kind": "conv"}}, "no stem of convolutions"),
         ({"embed_norm": True}, "either a bias on patches or a norm"),
         ({"norm": {"eps": 1e-3}}, "eps 0.001"),
         ({"position": ("relative", "rope")}, "Beit has one class token"),

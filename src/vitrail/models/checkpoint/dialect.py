@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, listed
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.files import Weights
 
@@ -128,7 +128,7 @@ def to_theirs(model: Backbone, rules: Iterable[Rule]) -> dict[str, Tensor]:
         if each.ours in state:
             tensors |= zip(each.theirs, _split(each, state.pop(each.ours)), strict=True)
     if state:
-        raise CheckpointError(f"no rule names these tensors: {', '.join(state)}")
+        raise CheckpointError(f"no rule names these tensors: {listed(state)}")
     return tensors
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitrail.errors import Unsupported
 from vitrail.layers.attention import SoftmaxConfig
+from vitrail.layers.conv_stem import ConvStemConfig
 from vitrail.layers.mlp import GeluMLPConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig, RMSNormConfig
 from vitrail.layers.patch import LinearPatchConfig
@@ -85,6 +86,10 @@ def _parts(model: ViT) -> _Parts:
     patch, attention, mlp, norm = config.patch, config.attention, config.mlp, config.norm
     if isinstance(patch, ResNetPatchConfig):  # timm's patches are those of the ResNet's map
         patch = LinearPatchConfig(size=patch.size)
+    if isinstance(patch, ConvStemConfig):
+        raise Unsupported(
+            "timm's ViTs have no stem of convolutions; `vitrail export` writes a file that needs no library"
+        )
     if not isinstance(patch, LinearPatchConfig) or patch.stride not in (None, patch.size) or any(patch.padding):
         raise Unsupported("timm's ViTs have no overlapping or padded patches")
     if not isinstance(attention, SoftmaxConfig) or attention.temperature != 1.0:
