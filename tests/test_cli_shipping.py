@@ -56,6 +56,12 @@ def test_export_writes_an_artefact_and_its_certificate(dist: Path) -> None:
     assert "Certificate" in (dist / "certificate.html").read_text()
 
 
+def test_all_that_is_refused_is_told_in_a_sentence() -> None:
+    refused = {"model.int8.onnx": "too far", "model.int8.xml": "too far", "model.pt2": "no numbers"}
+    told = "3 not written; model.int8.onnx, model.int8.xml: too far; model.pt2: no numbers"
+    assert shipping._refusal(refused) == told
+
+
 def test_predict_takes_an_artefact(model: str, dist: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(dist / "model.onnx"), str(photos), "--json"]) == 0
     by_artefact = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

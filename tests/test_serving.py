@@ -74,6 +74,44 @@ def test_confidence_comes_from_what_the_run_was_validated_on(
     assert "its data are not those that it was validated on" in capsys.readouterr().err
 
 
+def test_a_broken_picture_is_no_other_data(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, place = tmp_path / "photos", tmp_path / "run"
+    copytree(photos, data)
+    copytree(run, place, ignore=ignore_patterns(FILE))
+    for number in range(30, 40):  # of 120 pictures one may be broken
+        for name in ("blue", "green", "red"):
+            (data / name / f"{number}.png").write_bytes((photos / name / f"{number - 30}.png").read_bytes())
+    about, best = (json.loads((run / name).read_text()) for name in ("run.json", "best.json"))
+    (place / "run.json").write_text(json.dumps(about | {"source": str(data)}))
+    (place / "best.json").write_text(json.dumps(best | {"images": 11}))
+    held = open_data(str(data), seed=0).val
+    assert len(held) == 12
+    engine = open_engine(run, open_run=open_trained)
+    assert validated(engine, str(place)) == Calibration()  # one more than it saw, and none is broken
+    assert "its data are not those that it was validated on" in capsys.readouterr().err
+    Path(held.where(4)).write_bytes(b"no picture")
+    found = validated(engine, str(place))
+    assert capsys.readouterr().err == ""
+    kept = [number for number in range(12) if number != 4]
+    assert found == calibrate(engine.predict([held.read(number) for number in kept]), held.labels[kept])
+
+
+def test_a_picture_that_broke_since_is_named(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, place = tmp_path / "photos", tmp_path / "run"
+    copytree(photos, data)
+    copytree(run, place, ignore=ignore_patterns(FILE))
+    about = json.loads((run / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps(about | {"source": str(data)}))
+    broken = open_data(str(data), seed=0).val.where(4)
+    Path(broken).write_bytes(b"no picture")
+    assert validated(open_engine(run, open_run=open_trained), str(place)) == Calibration()
+    assert f"{broken} cannot be decoded" in capsys.readouterr().err
+
+
 def test_a_package_is_not_written_to(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copytree(run, tmp_path / "installed", ignore=ignore_patterns(FILE))
     monkeypatch.setattr(serving_calibration, "find_packaged", lambda: tmp_path / "installed")

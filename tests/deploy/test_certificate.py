@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from shipped import Skewed, photos
 
 from vitrail.deploy import certificate
 from vitrail.deploy.card import Card
-from vitrail.deploy.certificate import CertifyConfig, at_size, certify, differences, in_batches
+from vitrail.deploy.certificate import CertifyConfig, Tolerance, at_size, certify, differences, fewest, in_batches
 from vitrail.deploy.engine import TorchEngine
 from vitrail.errors import DataError
 from vitrail.report import Report
@@ -54,7 +55,19 @@ def test_answers_that_changed_are_counted(model, monkeypatch):
     eager = TorchEngine("eager", model)
     monkeypatch.setattr(certificate, "differences", lambda *_: (0.0, 1.0, 0.9))
     faults = certify(eager, {"copy": Skewed(eager, 0.0)}, photos(10), QUICK).faults("copy")
-    assert faults[0] == "agreement 90.0 % (1 of 10 pictures differ), at least 99.9 %"
+    told = "agreement 90.0 % (1 of 10 pictures differ), at least 99.9 %; with 10 pictures one other answer is 10.0 %"
+    assert faults[0] == f"{told} already: judge on 1,000 or more, by --images and --count 1000"
+    monkeypatch.setitem(certificate.TOLERANCES, "float32", Tolerance(1.0, 0.9, 0.95))  # of 20 one may differ
+    faults = certify(eager, {"copy": Skewed(eager, 0.0)}, photos(20), replace(QUICK, images=20)).faults("copy")
+    assert faults[0] == "agreement 90.0 % (2 of 20 pictures differ), at least 95.0 %"
+
+
+@pytest.mark.parametrize(("precision", "enough"), [("int8", 200), ("float32", 1000)])
+def test_one_other_answer_is_within_tolerance_of_pictures_enough(precision, enough):
+    allowed = certificate.TOLERANCES[precision].agreement
+    assert fewest(allowed) == enough
+    same = np.arange(enough) > 0
+    assert same.mean() >= allowed > same[:-1].mean()
 
 
 def test_the_certificate_is_a_page_and_json(model, tmp_path):

@@ -1,8 +1,11 @@
 """Probes: each classifier against scikit-learn, every family end to end, splits, memory, bad input."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from registered import one_of_each_family, tiny
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
@@ -139,6 +142,33 @@ def test_arrays_are_kept_as_training_keeps_them():
     probe(model, found, prepare=lambda some: seen.append(some) or prepare(some), layers=[-1], k=5)
     assert {tuple(some.shape[1:]) for some in seen} == {(3, 20, 20)}
     assert torch.equal(seen[-1], data.array)
+
+
+def test_broken_images_are_counted_over_all_parts_and_the_whole_is_packed_once(tmp_path, monkeypatch):
+    """Parts of other seeds are rows of the same file: nothing is said to be built again, which would be an error."""
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "photos"
+    for name in ("a", "b"):
+        (data / name).mkdir(parents=True)
+        for number in range(60):
+            Image.new("L", (8, 8), number + 100 * (name == "b")).save(data / name / f"{number}.png")
+    parts = divide(data, seed=0)
+    Path(parts.test.where(3)).write_bytes(b"no picture")  # 1 of 120, but 1 of 24 to judge by
+    first, second = (probe(tiny(), data, seed=seed, layers=[-1], k=5)["Probe"].values for seed in (0, 1))
+    assert (first["images to learn from"], first["images to judge by"]) == (96, 23)
+    assert second["images to learn from"] + second["images to judge by"] == 119
+    assert len(list((tmp_path / "cache").rglob("*.pack"))) == 1
+    Path(parts.fit.where(0)).write_bytes(b"no picture")
+    with pytest.raises(DataError, match="2 or more of 120 images cannot be read"), pytest.warns(match="has changed"):
+        probe(tiny(), data, layers=[-1], k=5)
+
+
+def test_a_part_of_a_part_holds_its_own_images():
+    whole = photos(100)
+    parts = divide(whole, seed=0)
+    assert {part.whole for part in parts[:3]} == {whole}
+    assert sorted(index for part in parts[:3] for index in part.indices) == list(range(100))
+    assert all(torch.equal(part.labels, whole.labels[part.indices]) for part in parts[:3])
 
 
 def noisy(count: int, *, seed: int = 0) -> Made:

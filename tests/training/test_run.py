@@ -21,7 +21,7 @@ from vitrail.errors import ConfigError, DataError, TrainingError
 from vitrail.models.checkpoint import load
 from vitrail.training.evidence import interval
 from vitrail.training.loop import Loop
-from vitrail.training.run import Run, train
+from vitrail.training.run import Run, called_after, train
 
 SMALL = {
     "model": "vit32_small", "image_size": 16, "options": {"dim": 32, "depth": 2, "num_heads": 2}, "batch_size": 16,
@@ -266,6 +266,35 @@ def test_folders_are_named_after_the_data_and_the_model(tmp_path: Path, monkeypa
     options = SMALL | {"epochs": 1}
     names = [train(split(photos(32, size=16)), **options).folder for _ in range(2)]
     assert names == [Path("runs/made-vit32_small"), Path("runs/made-vit32_small-2")]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "word"),
+    [
+        ("/data/emoji", "/data/emoji", "emoji"),
+        ("/data/emoji/train", "/data/emoji", "emoji"),
+        ("/data/emoji/Training/", "/data/emoji/Training/", "emoji"),
+        ("/data/emoji/train.csv", "/data/emoji/train.csv", "emoji"),
+        ("/data/emoji/labels.csv", "/data/emoji/labels.csv", "labels.csv"),
+        ("/data/my emoji/train", "/data/my emoji", "my-emoji"),
+        ("/data/trains", "/data/trains", "trains"),
+        ("/data/faces (train)", "/data/faces", "faces"),
+        ("/data/faces (blue)", "/data/faces (blue)", "faces-(blue)"),
+        ("/cache/cifar-10-python.tar.gz (train)", "cifar10", "cifar10"),
+        ("/here/batches (train)", "cifar10:/here", "cifar10"),
+        ("train", ".", "birds"),
+        (".", ".", "birds"),
+        ("../train", "..", "all"),
+        ("/train", "/train", "data"),
+        ("made", None, "made"),
+    ],
+)
+def test_a_run_is_called_after_its_data_and_not_after_a_split(
+    name: str, source: str | None, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "all" / "birds").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "all" / "birds")
+    assert called_after(name, source) == word
 
 
 def test_a_compiled_run_learns_what_a_plain_one_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from vitrail.data.dataset import Dataset
+from vitrail.data.broken import too_many
+from vitrail.data.dataset import Dataset, Subset
 from vitrail.data.known import KNOWN
 from vitrail.data.source import open_whole, survey
 from vitrail.deploy.calibration import Calibration, calibrate
 from vitrail.deploy.engine import Engine
 from vitrail.deploy.serve_logs import log
-from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.errors import BrokenImage, CheckpointError, ConfigError, DataError
 from vitrail.models.checkpoint.files import write_json
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import find_packaged
@@ -26,6 +27,7 @@ from vitrail.packaged import find_packaged
 MOST = 2000  # pictures, spread evenly over what is there
 FILE = "calibration.json"  # in a run's folder
 _TOGETHER = 32
+_OTHERS = "its data are not those that it was validated on"
 
 Tell = Callable[[str, str], None]  # what happened, and why
 
@@ -49,13 +51,14 @@ def validated(engine: Engine, run: str, *, tell: Tell = _logged) -> Calibration:
     if (kept := _kept(folder, engine)) is not None:
         return kept
     try:
-        pictures = _validation(json.loads((folder / "run.json").read_text(encoding="utf-8")))
-        if len(pictures) != _identity(folder, engine)["best"].get("images") or pictures.classes != engine.labels:
-            raise DataError("its data are not those that it was validated on")
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        pictures = _validation(about, seen=int(_identity(folder, engine)["best"].get("images", 0)))
+        if pictures.classes != engine.labels:
+            raise DataError(_OTHERS)
+        found = fitted(engine, pictures)
     except DataError as error:
         tell("not calibrated", f"{run}: {error}")
         return Calibration()
-    found = fitted(engine, pictures)
     if run != PACKAGED:  # a package is not written to
         try:
             keep(folder, engine, found)
@@ -64,13 +67,33 @@ def validated(engine: Engine, run: str, *, tell: Tell = _logged) -> Calibration:
     return found
 
 
-def _validation(about: dict[str, Any]) -> Dataset:
-    """The validation part of a run's data, chosen as training chose it; nothing is fetched from elsewhere."""
+def _validation(about: dict[str, Any], *, seen: int) -> Dataset:
+    """The `seen` pictures of a run's validation, chosen as training chose them; nothing is fetched from elsewhere."""
     source = about["source"]
     if source is None or source in KNOWN:
         named = source or "arrays without a name"
         raise DataError(f"its data are {named}; name labelled pictures with vitrail serve … --calibrate")
-    return survey(source, val=about["val"], seed=about["recipe"]["seed"]).val
+    splits = survey(source, val=about["val"], seed=about["recipe"]["seed"])
+    total, pictures = sum(len(part) for part in splits[:3] if part is not None), splits.val
+    # Training left broken ones out. More than it ever does are others: then none is read to find that out.
+    if len(pictures) > seen and not too_many(len(pictures) - seen, total):
+        pictures = _readable(pictures)
+    if len(pictures) != seen:
+        raise DataError(_OTHERS)
+    return pictures
+
+
+def _readable(pictures: Dataset) -> Dataset:
+    """Without those that are broken."""
+    return Subset(pictures, [number for number in range(len(pictures)) if _can_be_read(pictures, number)])
+
+
+def _can_be_read(pictures: Dataset, number: int) -> bool:
+    try:
+        pictures.read(number)
+    except (BrokenImage, OSError):
+        return False
+    return True
 
 
 def fitted(engine: Engine, pictures: Dataset) -> Calibration:

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +104,15 @@ def export(options: argparse.Namespace) -> None:
         print(f"wrote {file} ({file_bytes(file) / 1e6:.1f} MB)")  # noqa: T201
     print(f"certificate: {options.out / 'certificate.html'}\nconfidence: {sentence}")  # noqa: T201
     if shipped.refused:
-        name, why = next(iter(shipped.refused.items()))
-        raise DataError(f"{len(shipped.refused)} not written; {name}: {why}")
+        raise DataError(_refusal(shipped.refused))
+
+
+def _refusal(refused: Mapping[str, str]) -> str:
+    """What was not written and why, in one sentence: those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        by_reason.setdefault(why, []).append(name)
+    return f"{len(refused)} not written; " + "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
 
 
 def _confidence(opened: "Opened", run: str) -> "tuple[Calibration, str]":

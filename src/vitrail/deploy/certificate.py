@@ -7,6 +7,7 @@ and how many times as fast it is, measured in turns.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -204,12 +205,26 @@ def _row(name: str, engine: Engine, at: tuple[int, tuple[int, int]], logits: tup
     elif not cosine >= allowed.cosine:
         wrong = f"cosine {cosine:.5f}, at least {allowed.cosine}"
     elif not agreement >= allowed.agreement:
-        others = f"{round((1 - agreement) * len(logits[0]))} of {len(logits[0])} pictures differ"
-        wrong = f"agreement {100 * agreement:.1f} % ({others}), at least {100 * allowed.agreement:.1f} %"
+        wrong = _disagreement(agreement, allowed.agreement, len(logits[0]))
     return Row(
         artefact=name, precision=engine.card.precision, batch=at[0], size=at[1], error=error, cosine=cosine,
         agreement=agreement, speed=speed, wrong=wrong,
     )  # fmt: skip
+
+
+def _disagreement(agreement: float, allowed: float, pictures: int) -> str:
+    """How far answers differ; and, of so few pictures that one other answer is too many, how many would tell more."""
+    others = f"{round((1 - agreement) * pictures)} of {pictures} pictures differ"
+    told = f"agreement {100 * agreement:.1f} % ({others}), at least {100 * allowed:.1f} %"
+    if (enough := fewest(allowed)) <= pictures:
+        return told
+    alone = f"with {pictures} pictures one other answer is {100 / pictures:.1f} % already"
+    return f"{told}; {alone}: judge on {enough:,} or more, by --images and --count {enough}"
+
+
+def fewest(agreement: float) -> int:
+    """The fewest pictures of which one may get another answer where so large a share must get the same."""
+    return ceil(round(1 / (1 - agreement), 6))
 
 
 def _speeds(engines: Mapping[str, Engine], pixels: Array, batch: int, rounds: int) -> dict[str, Spread]:

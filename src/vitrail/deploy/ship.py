@@ -67,7 +67,7 @@ def ship(
         certificate = certify(reference, engines, images, config.certify)
         del engines  # files are moved below
         passed = [path for path in made if config.force or not certificate.faults(path.name)]
-        hint = "(force writes it all the same)"
+        hint = "(--force writes it all the same)"
         refused |= {path.name: f"{certificate.faults(path.name)[0]} {hint}" for path in made if path not in passed}
         files = tuple(_moved(path, out) for path in passed)
     told = _more(quantised, refused, forced=_forced(certificate, passed))

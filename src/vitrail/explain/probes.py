@@ -92,7 +92,7 @@ def probe(
     backbone = subject(model)
     reader = Reader(backbone, layers=layers, pool=pool, prepare=prepare, batch_size=batch_size)
     parts = divide(data, seed=seed)
-    images = _Images(*(reader.packed(part) for part in (parts.fit, parts.held, parts.test)))
+    images = _Images(*reader.packed(parts))
     with at_rest(backbone):
         found = reader.layers(images.fit)
         moments = [(Moments(images.num_classes), Moments(images.num_classes)) for _ in found]

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from vitrail.data.augment import AugmentConfig, Prepare
 from vitrail.data.batches import Batches
+from vitrail.data.broken import Tally
 from vitrail.data.cache import Packed, pack
-from vitrail.data.dataset import Dataset, Found, Splits
+from vitrail.data.dataset import Carved, Dataset, Found, Splits
 from vitrail.data.source import find
 from vitrail.data.split import align, carve
 from vitrail.data.stored import stored_size
@@ -58,11 +59,18 @@ def divide(source: Source, *, seed: int) -> Parts:
     if test is None:
         train, test = carve(train, TEST_SHARE, seed)
         how = f"{100 * TEST_SHARE:g} % of each class of {train.name}, which has one part"
-    fit, held = carve(train, HELD_SHARE, seed + 1) if own is None else (train, own)
+    fit, held = map(_of_whole, carve(train, HELD_SHARE, seed + 1)) if own is None else (train, own)
     held, test = (align(part, train.classes, multi_label=False) for part in (held, test))
     if not all(len(part) for part in (fit, held, test)):
         raise DataError(f"{train.name} has too few images to fit a probe, to choose its penalty and to judge it")
     return Parts(fit, held, test, how)
+
+
+def _of_whole(part: Dataset) -> Dataset:
+    """A part of a carved part as one of what that was carved out of: all parts are rows of one packed whole."""
+    if isinstance(part, Carved) and isinstance(part.whole, Carved):
+        return _of_whole(Carved(part.whole.whole, [part.whole.indices[index] for index in part.indices]))
+    return part
 
 
 class Reader:
@@ -90,11 +98,18 @@ class Reader:
         parts = [part for part in model.modules() if isinstance(part, PrefixTokens)]
         self._has_class = any(part.class_token is not None for part in parts)
 
-    def packed(self, dataset: Dataset) -> Packed:
-        """All images of a data set, kept as training keeps those that it judges by: `prepare` sees the same pixels."""
+    def packed(self, parts: Parts) -> tuple[Packed, Packed, Packed]:
+        """All images of the parts, kept as training keeps those that it judges by: `prepare` sees the same pixels.
+
+        Broken ones are left out; how many there may be is counted over all parts together.
+        """
+        tally = Tally(len(parts.fit) + len(parts.held) + len(parts.test))
+        return self._packed(parts.fit, tally), self._packed(parts.held, tally), self._packed(parts.test, tally)
+
+    def _packed(self, dataset: Dataset, tally: Tally) -> Packed:
         config = self.model.config
         size = stored_size(dataset, config.image_size, cropped=False)
-        return pack(dataset, size=size, channels=config.channels)
+        return pack(dataset, size=size, channels=config.channels, tally=tally, whole=True)
 
     def layers(self, packed: Packed) -> list[Layer]:
         """What the chosen layers are like, seen by one image."""

@@ -11,6 +11,7 @@ beside its model, such as a decoder.
 import inspect
 import json
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from vitrail import __version__
 from vitrail.data.batches import Batches
 from vitrail.data.cache import Packed
 from vitrail.data.dataset import Dataset
+from vitrail.data.folder import SPLIT_NAMES
+from vitrail.data.known import KNOWN
 from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported, nearest
 from vitrail.hardware import device as choose_device
 from vitrail.models.backbone import Backbone
@@ -250,10 +253,25 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
             way = f"go on with it (vitrail train --resume {folder}), or choose another folder (--out)"
             raise TrainingError(f"{folder} holds a run already; {way}")
         return Path(folder)
-    name = f"{plan.data.train.name.strip('/').split('/')[-1]}-{plan.config.model}".replace(" ", "-")
+    name = f"{called_after(plan.data.train.name, plan.source)}-{plan.config.model}"
     name += "" if plan.config.pretrain is None else f"-{plan.config.pretrain.kind}"
     taken = [_RUNS / name, *(_RUNS / f"{name}-{number}" for number in range(2, 10_000))]
     return next(place for place in taken if not place.exists())
+
+
+def called_after(name: str, source: str | None) -> str:
+    """One word for data, to call a run after: the known name of their source, or the last of a path that is no split's.
+
+    `photos/train`, `photos/train.csv` and `photos (train)` are all "photos".
+    """
+    if (known := (source or "").partition(":")[0]) in KNOWN:
+        return known
+    path = Path(re.sub(rf" \(({'|'.join(SPLIT_NAMES)})\)$", "", name))
+    while path.stem.lower() in SPLIT_NAMES:
+        path = path.absolute().parent
+    if path.name in ("", ".."):
+        path = path.resolve()
+    return path.name.replace(" ", "-") or "data"
 
 
 def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
