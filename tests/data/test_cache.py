@@ -259,6 +259,14 @@ def test_sizes_channels_and_places_have_files_of_their_own(tmp_path):
     assert len(list(tmp_path.glob("*.pack"))) == 4
 
 
+def test_folders_of_one_name_in_two_places_have_files_of_their_own(tmp_path, monkeypatch):
+    for place in ("one", "two", "one"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / place)
+        packed(Pictures(noise(4), name="photos"), tmp_path)
+    assert len(list(tmp_path.glob("*.pack"))) == 2
+
+
 def damage_pixel(data):
     data[5] ^= 1
 

@@ -176,7 +176,9 @@ def _counted(packed: Packed, tally: Tally) -> Packed:
 def _file_name(dataset: Dataset, size: tuple[int, int], channels: int) -> str:
     """The same for the same data set before and after a change, so that a stale file is found and replaced."""
     which = "part" if isinstance(dataset, Subset) else "whole"  # either may begin with the same image
-    place = hashlib.sha256(f"{dataset.name}\n{dataset.where(0)}\n{which}".encode()).hexdigest()[:12]
+    first = dataset.where(0)
+    first = str(Path(first).absolute()) if os.sep in first else first  # there may be photos/ in more than one place
+    place = hashlib.sha256(f"{dataset.name}\n{first}\n{which}".encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
     return f"{name}-{size[0]}x{size[1]}x{channels}-{place}.pack"
 
