@@ -74,17 +74,22 @@ def test_confidence_comes_from_what_the_run_was_validated_on(
     assert "its data are not those that it was validated on" in capsys.readouterr().err
 
 
+def copied(run: Path, photos: Path, folder: Path) -> tuple[Path, Path]:
+    """Copies of a run's pictures, and of the run, which is of them and not calibrated."""
+    data, place = copytree(photos, folder / "photos"), copytree(run, folder / "run", ignore=ignore_patterns(FILE))
+    about = json.loads((run / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps(about | {"source": str(data)}))
+    return data, place
+
+
 def test_a_broken_picture_is_no_other_data(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, place = tmp_path / "photos", tmp_path / "run"
-    copytree(photos, data)
-    copytree(run, place, ignore=ignore_patterns(FILE))
+    data, place = copied(run, photos, tmp_path)
     for number in range(30, 40):  # of 120 pictures one may be broken
         for name in ("blue", "green", "red"):
             (data / name / f"{number}.png").write_bytes((photos / name / f"{number - 30}.png").read_bytes())
-    about, best = (json.loads((run / name).read_text()) for name in ("run.json", "best.json"))
-    (place / "run.json").write_text(json.dumps(about | {"source": str(data)}))
+    best = json.loads((run / "best.json").read_text())
     (place / "best.json").write_text(json.dumps(best | {"images": 11}))
     held = open_data(str(data), seed=0).val
     assert len(held) == 12
@@ -101,11 +106,7 @@ def test_a_broken_picture_is_no_other_data(
 def test_a_picture_that_broke_since_is_named(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, place = tmp_path / "photos", tmp_path / "run"
-    copytree(photos, data)
-    copytree(run, place, ignore=ignore_patterns(FILE))
-    about = json.loads((run / "run.json").read_text())
-    (place / "run.json").write_text(json.dumps(about | {"source": str(data)}))
+    data, place = copied(run, photos, tmp_path)
     broken = open_data(str(data), seed=0).val.where(4)
     Path(broken).write_bytes(b"no picture")
     assert validated(open_engine(run, open_run=open_trained), str(place)) == Calibration()

@@ -48,7 +48,7 @@ class Together(nn.modules.batchnorm._BatchNorm):
             return super().forward(values)
         over, shape = [0, *range(2, values.ndim)], (1, -1, *[1] * (values.ndim - 2))
         full = values.float()
-        local = torch.cat([full.sum(over), full.new_tensor([full.numel() / full.shape[1]])])
+        local = torch.cat([full.sum(over), full.new_full((1,), full.numel() / full.shape[1])])
         *_, count = total = _sum(local)
         mean = total[:-1] / count
         centred = full - mean.view(shape)
