@@ -38,7 +38,7 @@ check: format lint types test
 RUN ?= runs/demo
 screenshots: venv
 	test -f $(RUN)/report.html || $(BIN)/vitrail demo
-	VITRAIL_SCREENSHOTS=$(RUN)/report.html $(BIN)/pytest -n 0 tests/training/test_training_report.py -k real_run
+	VITRAIL_SCREENSHOTS=$(RUN)/report.html $(BIN)/pytest -n 0 tests/training/report/test_outcome.py -k real_run
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

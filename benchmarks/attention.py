@@ -1,16 +1,15 @@
-"""What every attention mechanism costs as the number of patches N grows: time and peak memory, with fitted exponents.
+"""Time and peak memory of every attention mechanism by the number of patches N, with fitted exponents.
 
     python benchmarks/attention.py --json attention.json
     python benchmarks/attention.py --device cuda --train
 
 One layer (width 64, two heads, float32, one image, a class token) on square grids of 64 to 16,384 patches, for every
 registered mechanism with its default options, for deformable attention with one point for four patches, and for softmax
-attention without the fused kernel. Mechanisms take turns at each size, round by round, so that a noisy machine is noisy
-for all of them. Times are medians; peak memory is what the allocator handed out at most beyond tokens and weights,
-inside kernels too. `exponent` is the slope of the logarithms from N = 1,024 on: 2 is quadratic, 1 is linear. A size
-that would take longer than the budget is left out. A mechanism whose multiply-accumulates at N = 4,096 are no fewer
-than softmax attention's is dense by nature, and its row says so: each query meets N keys, and a bias or a place is read
-besides, so that it cannot be faster. All others are held to beating dense attention.
+attention without the fused kernel. Mechanisms are interleaved at each size, round by round, so that noise affects all
+of them. Times are medians; peak memory is the maximum of allocated memory without tokens and weights, including memory
+inside kernels. `exponent` is the slope of the logarithms from N = 1,024 on: 2 is quadratic, 1 is linear. Sizes that
+would take longer than the time budget are skipped. A mechanism with at least as many multiply-accumulates at N = 4,096
+as softmax attention is marked as dense: it cannot be faster. All others must be faster than dense attention.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of every start and stop
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler logs every start and stop
 
 import torch
 from rich.console import Console
@@ -37,12 +36,12 @@ from vitrail.profiling.dry_run import FusedKernels, Shapes
 
 SEED = 0
 SIDES = (8, 16, 32, 64, 128)  # N is the square
-FROM = 1024  # below it a call costs more than the work
-AT = 4096  # where all are held against dense softmax attention
+FROM = 1024  # below, the overhead of a call dominates
+AT = 4096  # where all are compared with dense softmax attention
 
 
 def contenders() -> dict[str, AttentionConfig]:
-    """Every mechanism as it stands, deformable attention with fewer points, and softmax that writes its matrix out."""
+    """Every mechanism with its defaults, deformable attention with fewer points, and explicit softmax attention."""
     found: dict[str, Any] = {kind: cls() for kind, cls in AttentionConfig.kinds.items()}
     found["deformable, stride 2"] = DeformableConfig(stride=2)
     return {"softmax": found.pop("softmax"), "softmax, explicit": SoftmaxConfig(fused=False), **found}
@@ -65,7 +64,7 @@ def job(config: AttentionConfig, side: int, *, device: str, train: bool) -> Call
 
 
 def macs(config: AttentionConfig, side: int) -> int:
-    """Multiply-accumulates of one call of the layer, counted and not run."""
+    """Multiply-accumulates of one call of the layer, counted without running it."""
     layer, found = config.build(Site(dim=64, num_heads=2, grid=(side, side), num_prefix=1)).eval(), list[int]()
     with torch.no_grad(), Shapes(found.append), FusedKernels(found.append):
         layer(torch.empty(1, 1 + side * side, 64), (side, side))
@@ -73,7 +72,7 @@ def macs(config: AttentionConfig, side: int) -> int:
 
 
 def dense_by_nature() -> set[str]:
-    """The mechanisms that compute no less than softmax attention does."""
+    """The mechanisms with at least as many multiply-accumulates as softmax attention."""
     counted = {name: macs(config, math.isqrt(AT)) for name, config in contenders().items()}
     return {name for name, count in counted.items() if count >= counted["softmax"]}
 
@@ -90,7 +89,7 @@ def seconds(run: Callable[[], None], device: str, times: int = 1) -> float:
 
 
 def peak_bytes(run: Callable[[], None], device: str) -> int:
-    """The most memory that one call holds at once, beyond what was there before."""
+    """The peak memory of one call, without what was allocated before."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -112,7 +111,7 @@ def sweep(device: str, *, train: bool, rounds: int, budget: float) -> dict[str, 
     for side in SIDES:
         runs = {}
         for name, config in contenders().items():
-            # Four times the patches take sixteen times as long at worst, each round and in the warm-up.
+            # Four times the patches take at most sixteen times as long, in each round and in the warm-up.
             last = results[name].get((side // 2) ** 2, (0.0, 0))[0]
             if side == SIDES[0] or (results[name] and 0 < 16 * last * (rounds + 2) <= budget):
                 runs[name] = job(config, side, device=device, train=train)

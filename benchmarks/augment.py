@@ -1,17 +1,17 @@
-"""How many images a second the batched augmentation makes, beside torchvision's transforms of one image at a time.
+"""Images per second of the batched augmentation, compared with torchvision's transforms of single images.
 
     python benchmarks/augment.py --json augment.json
     python benchmarks/augment.py --device cuda --batch 1024 --rounds 20
 
-One table for each operation and for whole recipes, and one for ways to make a random resized crop of a batch: two
-products of matrices (small images, and a GPU), slicing and `interpolate` in a loop (large images on a CPU), and
-`grid_sample`, which does not antialias. Contenders take turns, round by round; the last column is the largest
-difference from the loop, of 1. Crops of an image to its own size only grow, where products and loop use the same four
-weights in the same order and agree to the bit (CPU, float32); the filter of crops that shrink, where they differ by
-about 2e-6, is held by tests/data/test_resample.py.
+One table for each operation and for whole recipes, and one for implementations of random resized crops of a batch: two
+matrix products (small images, and GPUs), slicing and `interpolate` in a loop (large images on CPUs), and
+`grid_sample`, which does not antialias. Contenders are interleaved, round by round; the last column is the largest
+difference from the loop, where 1 is the range of values. Here crops are only enlarged, for which products and loop use
+the same four weights in the same order and agree exactly (CPU, float32); crops that are reduced, where they differ by
+about 2e-6, are tested in tests/data/augment/test_resample.py.
 
-What goes image by image is timed on the first 64: on a GPU each image of torchvision's costs dozens of kernels, and a
-whole batch of them minutes. A row ends after its rounds, or after `--seconds`, but not before its third round.
+Operations on single images are timed on the first 64: on a GPU, torchvision launches dozens of kernels for each image,
+and a whole batch would take minutes. A row ends after its rounds or after `--seconds`, but not before its third round.
 """
 
 import argparse
@@ -28,19 +28,19 @@ from typing import NamedTuple
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import peers
 import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
+from support import peers
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vitrail.data.augment import Augment, AugmentConfig, MixConfig
+from vitrail.data.augment.augmentation import Augment, AugmentConfig, MixConfig
+from vitrail.data.augment.mix import Mix
+from vitrail.data.augment.resample import BOX_DRAWS, Boxes, crop_all, crop_each, random_boxes
 from vitrail.data.dataset import Batch
-from vitrail.data.mix import Mix
 from vitrail.data.randomness import Stream
-from vitrail.data.resample import BOX_DRAWS, Boxes, crop_all, crop_each, random_boxes
 
 SEED = 0
 CLASSES = 10
@@ -48,13 +48,13 @@ HALF = [0.5, 0.5, 0.5]
 COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 NOTHING = AugmentConfig(crop="none", flip=False)
 STRONG = AugmentConfig(scale=(0.35, 1.0), colour=0.4, randaugment=2, erase=0.25)
-ONE_BY_ONE = 64  # images that tell the speed of what takes one after the other
+ONE_BY_ONE = 64  # images to time an operation on single images
 FEWEST = 3  # rounds
 BILINEAR = v2.InterpolationMode.BILINEAR
 
 
 class Contender(NamedTuple):
-    """Something to be timed, and how many images it treats."""
+    """A function to time, and the number of images it processes."""
 
     run: Callable[[], object]
     images: int
@@ -72,7 +72,7 @@ def own(config: AugmentConfig, batch: Batch, size: int, mix: MixConfig | None = 
 
 
 def theirs(steps: list[Callable[[Tensor], Tensor]], batch: Batch) -> Contender:
-    """torchvision, image by image; floats and normalisation come last, but for erasing."""
+    """torchvision, image by image; conversion to float and normalisation come last, except for erasing."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(HALF, HALF)]
     erasing = [step for step in steps if isinstance(step, v2.RandomErasing)]
     chain = v2.Compose([step for step in steps if step not in erasing] + end + erasing)
@@ -81,7 +81,7 @@ def theirs(steps: list[Callable[[Tensor], Tensor]], batch: Batch) -> Contender:
 
 
 def recipes(batch: Batch, size: int) -> dict[str, dict[str, Contender]]:
-    """By row of the table, what vitrail and torchvision do."""
+    """The operation of vitrail and of torchvision, by row of the table."""
     cubic = v2.InterpolationMode.BICUBIC
     crop_step = v2.RandomResizedCrop(size, scale=(0.35, 1.0), interpolation=cubic)
     flip_step, jitter_step = v2.RandomHorizontalFlip(), v2.ColorJitter(**COLOUR)
@@ -113,7 +113,7 @@ def recipes(batch: Batch, size: int) -> dict[str, dict[str, Contender]]:
 
 
 def crops(images: Tensor, boxes: Boxes, size: int) -> dict[str, Callable[[], Tensor]]:
-    """Three ways to one batch of crops."""
+    """Three implementations of a batch of crops."""
     flip = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     height, width = images.shape[2:]
 
@@ -142,7 +142,7 @@ def seconds(run: Callable[[], object], device: str) -> float:
 
 
 def rates(contenders: dict[str, Contender], rounds: int, most: float, device: str) -> dict[str, float]:
-    """Images a second, the median of the rounds; after `most` seconds no further round begins."""
+    """Images per second, the median of the rounds; no round starts after `most` seconds."""
     for contender in contenders.values():
         contender.run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}

@@ -1,13 +1,12 @@
-"""What it costs to look at attention while a ViT-B runs, against the same forward pass without looking.
+"""The overhead of capturing attention in a ViT-B, compared with the plain forward pass.
 
     python benchmarks/capture.py --json capture.json              # a minute on two cores
     python benchmarks/capture.py --device cuda --dtype bfloat16 --batch 64
 
-Contenders take turns, round by round, so that a noisy machine is noisy for all of them; a ratio is the time of a
-contender over that of the plain pass of the same round: the median, and the range of the middle half. Capture is
-entered, and what was asked for is read, in every pass. No round begins after --seconds, so that slow machines end too:
-the header says how many there were. The last contender is what capture replaces: a model whose
-attention is explicit in all layers.
+Contenders are interleaved, round by round, so that noise affects all of them; a ratio is the time of a contender
+divided by that of the plain pass of the same round: the median and the interquartile range. Every pass enters the
+capture and reads the result. No round starts after --seconds: the header gives the number of rounds. The last contender
+is the alternative to capture: a model with explicit attention in all layers.
 """
 
 import argparse
@@ -59,7 +58,7 @@ def looking(model: nn.Module, images: Tensor, asked: dict[str, Any]) -> Run:
 
 
 def contenders(images: Tensor, *, name: str, compiled: bool) -> dict[str, Run]:
-    """The plain pass, each way to look at it, and a model with explicit attention."""
+    """The plain pass, each kind of capture, and a model with explicit attention."""
     torch.manual_seed(SEED)
     models = [vitrail.create(name, image_size=images.shape[-1], attention={"fused": fused}) for fused in (True, False)]
     models = [model.to(images).eval() for model in models]
@@ -81,10 +80,10 @@ def seconds(run: Run, times: int, device: str) -> float:
 
 
 def measure(runs: dict[str, Run], *, rounds: int, times: int, device: str, limit: float) -> dict[str, list[float]]:
-    """Seconds of each contender, round by round; each round begins with another one, and none after the limit."""
+    """Seconds of each contender by round; each round starts with another one, and none starts after the limit."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
-        seconds(run, 1, device)  # warm-up, and compilation where asked for
+        seconds(run, 1, device)  # warm-up, and compilation if requested
     start = time.perf_counter()
     for turn in range(rounds):
         if turn >= FEWEST and time.perf_counter() - start > limit:
@@ -96,7 +95,7 @@ def measure(runs: dict[str, Run], *, rounds: int, times: int, device: str, limit
 
 
 def ratios(taken: dict[str, list[float]]) -> dict[str, tuple[float, float, float]]:
-    """Each contender's time over the plain pass of the same round: lower quartile, median, upper quartile."""
+    """The time of each contender relative to the plain pass of the same round: lower quartile, median, upper."""
     base = next(iter(taken.values()))
     found = {}
     for name, times in taken.items():

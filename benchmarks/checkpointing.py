@@ -1,13 +1,13 @@
-"""Gradient checkpointing takes training memory from quadratic to linear in the number of tokens.
+"""Gradient checkpointing: training memory becomes linear instead of quadratic in the number of tokens.
 
     python benchmarks/checkpointing.py --json checkpointing.json
 
-For explicit and fused attention, with and without checkpointing: the bytes that the blocks keep for backward (counted
-by `vitrail.describe`), the growth of the process's memory at its peak and the time of a real training step, against
+For explicit and fused attention, with and without checkpointing: the bytes that the blocks save for backward (counted
+by `vitrail.describe`), the peak memory of the process and the time of a real training step, by
 the number of tokens N. `exponent` is the slope of the logarithms over all N: 2 is quadratic, 1 is linear.
 
-What is kept becomes linear. The peak does not with explicit attention: one block at a time is recomputed, with its
-N x N matrices, so checkpointing divides it by about the depth at best; fused attention never has these matrices.
+The saved bytes become linear. With explicit attention the peak does not: blocks are recomputed one at a time, with
+their N x N matrices, so checkpointing divides it by about the depth at best; fused attention has no such matrices.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MEASURES = ("activations", "peak", "seconds")
 
 
 def build(side: int, *, fused: bool, checkpointing: bool) -> Backbone:
-    """Four narrow blocks with four heads: small enough that attention's N x N matrices are most of the memory."""
+    """Four narrow blocks with four heads, so that most of the memory is that of the N x N matrices of attention."""
     torch.manual_seed(SEED)
     model = vitrail.create("vit_tiny_patch16", dim=32, depth=4, num_heads=4, num_classes=10, patch={"size": 4},
                            image_size=4 * side, attention={"fused": fused})  # fmt: skip
@@ -58,9 +58,9 @@ def step(model: Backbone, images: torch.Tensor) -> None:
 
 
 def measure(job: tuple[int, bool, bool]) -> dict[str, float]:
-    """One row, in a process of its own, since a process's peak never falls."""
+    """One row, in a separate process, since the peak memory of a process never falls."""
     side, fused, checkpointing = job
-    # M_MMAP_THRESHOLD: freed matrices go back to the system at once, so that the peak is the model's, not malloc's.
+    # M_MMAP_THRESHOLD: freed matrices are returned to the system at once, so that the peak has no cache of malloc.
     ctypes.CDLL(None).mallopt(-3, 2**16)
     warm_up = build(8, fused=fused, checkpointing=checkpointing)
     step(warm_up, torch.randn(1, 3, 32, 32))
@@ -77,7 +77,7 @@ def measure(job: tuple[int, bool, bool]) -> dict[str, float]:
 
 
 def kept(side: int, *, fused: bool, checkpointing: bool) -> int:
-    """Bytes that the blocks keep for backward."""
+    """Bytes that the blocks save for backward."""
     rows = vitrail.describe(build(side, fused=fused, checkpointing=checkpointing), depth=1)["Layers"].rows
     return sum(row["activations"] for row in rows if str(row["layer"]).startswith("blocks"))
 

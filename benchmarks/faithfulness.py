@@ -1,16 +1,16 @@
-"""How true each saliency method is on a trained model: areas under the curves of deletion and insertion.
+"""Faithfulness of saliency methods on a trained model: areas under the deletion and insertion curves.
 
     python benchmarks/faithfulness.py --data arrays --json faithfulness.json
     python benchmarks/faithfulness.py --data arrays --methods all --steps 32 --device cuda
     python benchmarks/faithfulness.py --run runs/my-run --data photos --methods relevance,attention,rollout
-    python benchmarks/faithfulness.py --data arrays --skip 500    # other images than those that defaults were chosen by
+    python benchmarks/faithfulness.py --data arrays --skip 500    # not the images on which defaults were chosen
 
-The first is the claim: relevance against raw attention, noise and the centre, in some minutes on two cores. Data are
-what `vitrail train` takes, such as a folder with test_images.npy and test_labels.npy. Those of the test part, in one
-random order, are explained for the class that the model predicts; pixels then go and come in the order of each map, and
-are blurred where they are not there, or with --baseline mean have the image's mean colour. Beside the methods stand two
-maps that know nothing of the model; the first method is then paired with all others, image by image. Of the model's
-answers on these images, the share that is right is told too: a model is no judge of what it does not know.
+The first command compares relevance with raw attention, noise and the centre, in a few minutes on two cores. Data are
+what `vitrail train` takes, such as a folder with test_images.npy and test_labels.npy. Test images, in random order, are
+explained for the predicted class; then pixels are deleted and inserted in the order of each map. Deleted pixels are
+blurred or, with --baseline mean, have the mean colour of the image. Two maps that do not depend on the model are
+baselines; the first method is compared with all others, image by image. The accuracy of the model on these images is
+reported too.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.data.cache import fit
 from vitrail.data.dataset import Dataset
-from vitrail.data.source import open_whole
-from vitrail.explain.faithfulness import TOGETHER, Areas, areas, baselines
-from vitrail.explain.removal import Baseline
-from vitrail.explain.saliency import methods, saliency
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.opening import open_whole
+from vitrail.explain.methods.saliency import methods, saliency
+from vitrail.explain.scoring.faithfulness import Areas, areas, baselines
+from vitrail.explain.scoring.removal import MAX_BATCH, Baseline
 from vitrail.models.backbone import Backbone
 from vitrail.report import Facts, Report, Section, Table, Value
-from vitrail.training.trained import open_trained
+from vitrail.runs.trained import open_model
 
 SEED = 0
 QUICK = "relevance,attention"  # and the maps that know nothing
@@ -46,24 +46,24 @@ class Pictures(NamedTuple):
     right: float  # the share of them that are the images' own
 
 
-def chosen_images(data: Dataset, count: int, skip: int, *, like: Backbone) -> tuple[Tensor, Tensor]:
-    """Some images of one random order, after so many others, uint8 in the size of a model, and their labels."""
+def chosen_images(data: Dataset, count: int, skip: int, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
+    """Some images of one random order, after so many others, uint8 in the size of a model, and their classes."""
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED))[skip : skip + count]
     if len(chosen) < count:
         raise SystemExit(f"there are {len(data):,} test images; {count:,} after the first {skip:,} are too many")
-    config = like.config
-    images = [fit(data.read(int(one))[None], size=config.image_size, channels=config.channels) for one in chosen]
-    return torch.cat(images), torch.as_tensor(data.labels)[chosen]
+    images = [preprocess.fit(data.read(int(one))[None])[0] for one in chosen]
+    (classes,) = data.targets.values()
+    return torch.cat(images), classes[chosen]
 
 
 def pictures(run: str, data: str, count: int, skip: int = 0, device: str = "cpu") -> Pictures:
     """The model of a run, some test images as it takes them, and what it says of them."""
-    trained = open_trained(run)
-    model = trained.task.backbone.eval().to(device)
-    pixels, labels = chosen_images(open_whole(data), count, skip, like=model)
-    images = trained.prepare(pixels.to(device))
+    trained = open_model(run).to(device)
+    model = trained.backbone
+    pixels, labels = chosen_images(open_whole(data), count, skip, trained.preprocess)
+    images = trained.preprocess.normalise(pixels.to(device))
     with torch.no_grad():
-        target = torch.cat([model(some).argmax(dim=1) for some in images.split(TOGETHER)])
+        target = torch.cat([model(some).argmax(dim=1) for some in images.split(MAX_BATCH)])
     return Pictures(model, images, target, (target.cpu() == labels).float().mean().item())
 
 

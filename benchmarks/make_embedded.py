@@ -1,10 +1,9 @@
-"""Makes the data that comes with the package: a subset of Fashion-MNIST, from its four original files.
+"""Makes the embedded data of the package: a subset of Fashion-MNIST, from its four original files.
 
     python benchmarks/make_embedded.py FOLDER_WITH_THE_FOUR_FILES
 
-Of each class the first 1,200 training images and the first 200 test images are taken, in the order of the originals;
-training images whose pixels occur among the official test images are passed over. The result does not depend on the
-machine, so that it can be made again and compared.
+It contains the first 1,200 training images and the first 200 test images of each class, in the original order; training
+images with the same pixels as an official test image are skipped. The result is reproducible on any machine.
 """
 
 import argparse
@@ -14,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.arrays import read_idx
-from vitrail.data.embedded import embedded_folder
+from vitrail.data.sources.arrays import read_idx
+from vitrail.data.sources.embedded import embedded_folder
 
 TRAIN, TEST = 1200, 200  # of each class
 
 
 def chosen(images: np.ndarray, labels: np.ndarray, count: int, without: set[bytes]) -> list[int]:
-    """The first `count` images of each class that are not among `without`, in their order."""
+    """The first `count` images of each class that are not in `without`, in the original order."""
     left = dict.fromkeys(range(10), count)
     indices = []
     for index, label in enumerate(labels.tolist()):

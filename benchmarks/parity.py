@@ -1,8 +1,8 @@
-"""Parity with the peers: every case's largest relative error, in float64, against the peer's own model.
+"""Parity with other libraries: the largest relative error of every case, in float64, against their own model.
 
 python benchmarks/parity.py [--only dinov3] [--json parity.json]
 
-Ends with status 1 where an error is above 1e-5, or where no case is left to compare.
+The exit status is 1 if an error is above 1e-5, or if there is no case to compare.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import peers
 import torch
-from parity import Case, compare
-from parity_families import all_cases, family_name
+from parity.compare import Case, compare
+from parity.families import all_cases, family_name
 from rich.console import Console
 from rich.table import Table
+from support import peers
 
-LIMIT = 1e-5  # far above what float32 tables of rotary positions leave, far below what a wrong weight does
+LIMIT = 1e-5  # far above the error of float32 tables of rotary positions, far below that of a wrong weight
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -1,15 +1,14 @@
-"""The pointing game on photos with known masks: does the highest point of a saliency map lie on a car?
+"""The pointing game on photos with masks: is the maximum of a saliency map on a car?
 
     python benchmarks/pointing.py CAMVID --work cars --json pointing.json
     python benchmarks/pointing.py CAMVID --work cars --run cars/run --methods relevance,rise
 
 CAMVID is a folder of the road scenes (train, trainannot, val, valannot, test, testannot). Windows of 120 x 120 pixels
-below the horizon become images of two classes: `car`, where cars are 5 to 50 % of the pixels, and `none`, where there
-is no pixel of a car, as many as of the others. Without --run a small ViT learns to tell them apart at 64 x 64 pixels,
-and every method that makes sense for it is judged, but for RISE, which takes longer than all others together.
-The test part is another drive and the later frames of one that is learned from. Every test window of a car that the
-model knows for one is then explained, and the mask, which it has never seen, says whether the highest point is on a
-car. `random` has the chance of a point that knows nothing, `centre` that of the middle of the window.
+below the horizon become images of two classes: `car`, with 5 to 50 % of the pixels on cars, and as many of `none`,
+without any car. Without --run, a small ViT is trained on them at 64 x 64 pixels, and all supported methods are
+evaluated except RISE, which takes longer than all others together. The test part is another drive and the later frames
+of a training drive. Every test window of a car that is classified correctly is explained; a hit is a maximum inside the
+mask, which is not used in training. `random` is the hit rate of a random point, `centre` that of the centre.
 """
 
 import argparse
@@ -24,10 +23,11 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
-from vitrail.explain.faithfulness import baselines, pointing
+from vitrail.explain.methods.saliency import methods, saliency
 from vitrail.explain.pictures import read_pictures
-from vitrail.explain.saliency import methods, saliency
+from vitrail.explain.scoring.faithfulness import baselines, pointing
 from vitrail.report import Facts, Report, Table, Value
+from vitrail.runs.trained import open_model
 
 SEED = 0
 CAR = 8  # among the classes of the masks
@@ -84,13 +84,13 @@ def cut(frames: Path, masks: Path, out: Path, part: str, step: int) -> int:
 
 def judged(run: str, work: Path, names: list[str] | None) -> tuple[Table, dict[str, Value]]:
     """How often each method points at a car, over the test windows of cars that the model knows for such."""
-    trained = vitrail.open_trained(run)
-    model = trained.task.backbone
+    trained = open_model(run)
+    model = trained.backbone
     files = sorted((work / "tiles" / "test" / "car").iterdir())
-    read, _ = read_pictures(files, model.config, masks=work / "masks" / "test")
-    images = trained.prepare(torch.stack([one.pixels for one in read]))
+    read, _ = read_pictures(files, trained.preprocess, masks=work / "masks" / "test")
+    images = trained.preprocess.normalise(torch.stack([one.pixels for one in read]))
     masks = torch.stack([one.mask for one in read if one.mask is not None])
-    car = list(trained.task.classes).index("car")
+    car = trained.task.output_names.index("car")
     with torch.no_grad():
         known = torch.cat([model(some) for some in images.split(256)]).argmax(dim=1) == car
     images, masks = images[known], masks[known]

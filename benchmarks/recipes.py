@@ -1,9 +1,9 @@
-"""Recipes measured: a chain of them from data to test accuracy, once for each seed.
+"""Measures recipes: runs a chain of recipes and reports the test accuracy, for each seed.
 
 python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
 
-Each recipe after the first begins with the model of the one before. The test images are looked at once, by the last.
-recipes.json beside this holds what was measured; `--json` adds to such a file, or replaces what it knew of a seed.
+Each recipe after the first starts from the model of the previous one. Only the last one is evaluated on test images,
+once. recipes.json in this folder has the results; `--json` adds to such a file, or replaces the result of a seed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def measure(
         run = vitrail.train(data, recipe=recipe, folder=place, start=start, val=val, seed=seed, silent=True)
         start = place
     if run is None:
-        raise SystemExit("name a recipe")
+        raise SystemExit("pass at least one recipe")
     return {
         "seed": seed,
         "seconds": round(time.perf_counter() - began, 1),
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def record(file: Path, chain: str, data: str, rows: list[dict[str, Any]]) -> None:
-    """Adds what was measured of a chain of recipes to a file, in the place of what it knew of the same seeds."""
+    """Adds the results of a chain of recipes to a file; replaces those of the same seeds."""
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     seeds = {row["seed"] for row in rows}
     known = json.loads(file.read_text()) if file.exists() else []

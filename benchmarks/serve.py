@@ -1,9 +1,9 @@
-"""The service under load and abuse, on this machine alone: throughput, latency by offered load, fuzzing, kills, drains.
+"""The service under load and abuse, on one machine: throughput, latency by offered load, fuzzing, kills, drains.
 
 python benchmarks/serve.py [--only throughput,load,fuzz,schema,kill,drain] [--uploads 10000] [--json serve.json]
 
 Throughput and load are measured with a ViT of random weights (--model) in torch, float32; clients run in this process,
-on the same cores. Offline and service take turns, so that a busy machine burdens both alike.
+on the same cores. Offline and service are interleaved, so that noise affects both.
 """
 
 import argparse
@@ -29,15 +29,16 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
-from abusive_uploads import upload
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from small_service import Load, Service, send
+from support.abusive_uploads import upload
+from support.small_service import Load, Service, send
 
 import vitrail
 from vitrail.data.decode import decode
-from vitrail.deploy.engine import Engine, open_engine
+from vitrail.deploy.artefact.engine import Engine
+from vitrail.deploy.artefact.opening import open_engine
 
 LOADS = (0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)  # times the capacity
 CLIENTS = 64  # two batches: one is computed while the next gathers
@@ -56,7 +57,7 @@ class Answered(NamedTuple):
 
 
 class Client:
-    """One connection that is kept as long as the service keeps it."""
+    """A connection that is reused until the service closes it."""
 
     def __init__(self, address: str) -> None:
         self.host, port = address.removeprefix("http://").rsplit(":", 1)
@@ -152,7 +153,7 @@ def metric(service: Service, name: str) -> float:
 
 
 def photo(width: int = 320, height: int = 240) -> bytes:
-    """A JPEG with the size of a thumbnail's original: blobs of colour and some grain."""
+    """A JPEG of the size of a small photo: coloured blobs and noise."""
     torch.manual_seed(0)
     blobs = torch.nn.functional.interpolate(torch.rand(1, 3, 9, 12), size=(height, width), mode="bicubic")[0]
     pixels = (blobs * 230 + 20 * torch.rand(3, height, width)).clamp(0, 255).byte()
@@ -162,26 +163,26 @@ def photo(width: int = 320, height: int = 240) -> bytes:
 
 
 class Rate(NamedTuple):
-    """Pictures a second by the clock, and by the processors' time, which other work on the machine does not take."""
+    """Images per second of wall time and of CPU time, which other work on the machine does not affect."""
 
     wall: float
     processor: float
 
 
 def offline(engine: Engine, picture: bytes, seconds: float, *, decoding: bool) -> Rate:
-    """In batches of 32: of the engine alone, or from the bytes of the files."""
-    images, done = torch.cat([engine.fitted([decode(picture)])] * 32), 0
+    """The throughput in batches of 32: of the engine alone, or including decoding."""
+    images, done = torch.cat([engine.preprocess.fit(decode(picture)[None])[0]] * 32), 0
     start, spent = time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
         if decoding:
-            images = torch.cat([engine.fitted([decode(picture)]) for _ in range(32)])
-        engine.predict(images)
+            images = torch.cat([engine.preprocess.fit(decode(picture)[None])[0] for _ in range(32)])
+        engine.outputs(images)
         done += 32
     return Rate(done / (time.perf_counter() - start), done / (time.process_time() - spent))
 
 
 def processor_time(service: Service) -> float:
-    """Seconds that the service's processes have computed."""
+    """CPU seconds of the processes of the service."""
     ticks = 0
     for process in (service.process.pid, *service.workers()):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -190,7 +191,7 @@ def processor_time(service: Service) -> float:
 
 
 def served(service: Service, picture: bytes, seconds: float) -> Rate:
-    """Of the service, with as many clients as keep it busy."""
+    """The throughput of the service, with enough clients to keep it busy."""
     spent, done = processor_time(service), metric(service, "images_total")
     wall = asyncio.run(closed_loop(service.address, picture, seconds))
     return Rate(wall, (metric(service, "images_total") - done) / (processor_time(service) - spent))
@@ -201,7 +202,7 @@ def served(service: Service, picture: bytes, seconds: float) -> Rate:
 
 def throughput(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
-    picture, engine = photo(), open_engine(model, open_run=vitrail.open_trained)
+    picture, engine = photo(), open_engine(model)
     rounds: list[dict[str, Rate]] = []
     with running(model, "--threads", str(arguments.threads), *NEVER_LATE) as service:
         for _ in range(arguments.rounds):
@@ -339,7 +340,7 @@ def drain(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     return {"clients": 16, "drains": outcomes}
 
 
-# --- how it is told --------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 MEASURES: dict[str, Callable[[argparse.Namespace, str], dict[str, Any]]] = {
     "throughput": throughput,
@@ -387,7 +388,9 @@ def main() -> None:
             results[name] = MEASURES[name](arguments, str(Path(folder) / "model"))
             show(name, results[name], console)
     if arguments.json:
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "uvicorn", "h11", "pillow")}
+        versions = {
+            name: importlib.metadata.version(name) for name in ("torch", "uvicorn", "starlette", "h11", "pillow")
+        }
         about = {"command": " ".join(sys.argv), "machine": platform.processor() or platform.machine()}
         about |= {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
         arguments.json.write_text(json.dumps({"about": about | versions, "results": results}, indent=2))

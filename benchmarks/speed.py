@@ -1,10 +1,10 @@
-"""How fast a plain ViT runs beside timm, Hugging Face and torchvision, in one interleaved run.
+"""The speed of a plain ViT compared with timm, Hugging Face and torchvision, in one interleaved run.
 
     python benchmarks/speed.py --model base --batch 8 --json speed.json
     python benchmarks/speed.py --device cuda --dtype bfloat16 --batch 256 --compile
 
-Contenders take turns, round by round, so that a noisy machine is noisy for all of them; the table gives each one's
-speed as a multiple of timm's in the same round: the median, and the range of the middle half.
+Contenders are interleaved, round by round, so that noise affects all of them; the table gives the speed of each as a
+multiple of timm's in the same round: the median and the interquartile range.
 """
 
 import argparse
@@ -22,9 +22,9 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import torch
-from peers import timm, torchvision, transformers
 from rich.console import Console
 from rich.table import Table
+from support.peers import timm, torchvision, transformers
 from torch import Tensor, nn
 
 import vitrail
@@ -33,7 +33,7 @@ SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "la
 
 
 class Logits(nn.Module):
-    """A Hugging Face classifier that answers with a tensor, as the others do."""
+    """A Hugging Face classifier that returns a tensor, as the others do."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

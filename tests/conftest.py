@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections.abc import Iterator
 
 # oneDNN's AMX path dies with SIGILL on some cloud machines that announce AMX but lack it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -11,17 +12,25 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
+from support.browser import needs_browser
+from support.browser_session import Session, session
 
 # Many tests start a process: without bytecode on disk, each of them would compile the whole library again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Files with tests of many seconds: they begin first, so that no worker waits at the end for another's last one.
-LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_serve_processes.py")
+LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_supervisor.py")
+SLOW = 1200  # seconds that a test marked as slow may take; pyproject.toml has the limit of all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(needs_browser)  # a mark is read before the first fixture starts anything
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW))
 
 
 def pytest_collection_finish() -> None:
@@ -30,6 +39,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Session]:
+    """A browser with one tab, for all tests of a file."""
+    with session() as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

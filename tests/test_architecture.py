@@ -24,17 +24,21 @@ class Source(NamedTuple):
 
 Package = dict[str, Source]  # by "vitrail.layers.rope" or "vitrail.layers.__init__"
 
-TOOLS = ("training", "explain", "compress", "lab", "deploy")
+TOOLS = ("training", "explain", "compress", "lab", "deploy", "serve")  # siblings that never import one another
+BASE = ("report", "data", "layers", "models", "tasks", "runs", "profiling", "recipes", "packaged")
 BELOW = {  # folder -> the folders that it may import
+    "report": (),
     "layers": (),
-    "data": (),
     "recipes": (),
     "packaged": (),
-    "models": ("layers",),
-    "tasks": ("layers", "models", "data"),
-    "profiling": ("layers", "models"),  # a measure that every tool may use
-    **dict.fromkeys(TOOLS, ("layers", "models", "data", "tasks", "profiling", "recipes", "packaged")),
-    "cli": ("layers", "models", "data", "tasks", "profiling", "recipes", "packaged", *TOOLS),
+    "data": ("report",),
+    "models": ("layers", "data"),
+    "profiling": ("report", "layers", "models"),
+    "tasks": ("report", "data", "layers", "models"),
+    "runs": ("report", "data", "layers", "models", "tasks", "packaged"),
+    **dict.fromkeys(TOOLS, BASE),
+    "api": (*BASE, *TOOLS),
+    "cli": (*BASE, *TOOLS, "api"),
     "__main__": ("cli",),
 }
 VAGUE = {"utils", "helpers", "common", "misc"}

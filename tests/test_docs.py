@@ -1,14 +1,15 @@
 """Every snippet in the README and the docs runs and prints what the page shows."""
 
+import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import snippets
+from support import processes, snippets
 
 from vitrail.layers import attention
+from vitrail.models.registry import FAMILIES, list_models
 
 PAGES = [snippets.ROOT / "README.md", snippets.ROOT / "CONTRIBUTING.md", *sorted((snippets.ROOT / "docs").glob("*.md"))]
 ADDED = Path(attention.__file__).with_name("cosine.py").exists()  # someone followed the guide to the letter
@@ -37,20 +38,36 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def follow(folder: Path, files: dict[str, str], keyword: str, suite: str) -> int:
+    """Takes files from the contributing guide, loads them as plugins, runs a contract suite: how many tests passed."""
+    page = (snippets.ROOT / "CONTRIBUTING.md").read_text()
+    for name, mark in files.items():
+        source = next(snippet.source for snippet in snippets.snippets(page) if mark in snippet.source)
+        (folder / f"{name}.py").write_text(source)
+    plugins = [word for name in files for word in ("-p", name)]
+    done = processes.run(
+        [sys.executable, "-m", "pytest", *plugins, "-n", "0", "-k", keyword, "-p", "no:cacheprovider", suite],
+        cwd=snippets.ROOT,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{snippets.ROOT / 'tests'}"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(re.search(r"(\d+) passed", done.stdout)[1])
+
+
 def test_the_attention_of_the_contributing_guide_passes_the_contract(tmp_path: Path) -> None:
     if ADDED:
         pytest.skip("the example of the page has been added for real")
-    page = (snippets.ROOT / "CONTRIBUTING.md").read_text()
-    source = next(s.source for s in snippets.snippets(page) if "class CosineAttention" in s.source)
-    (tmp_path / "cosine.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-p", "cosine", "-n", "0", "-k", "cosine", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "tests/layers/test_attention_contract.py"],
-        cwd=snippets.ROOT,
-        env={"PYTHONPATH": str(tmp_path), "PATH": str(Path(sys.executable).parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 10, done.stdout
+    found = follow(tmp_path, {"cosine": "class CosineAttention"}, "cosine", "tests/layers/test_attention_contract.py")
+    assert found >= 10
+
+
+def test_the_target_and_task_of_the_contributing_guide_pass_the_contract(tmp_path: Path) -> None:
+    files = {"angle": "class AngleTarget", "angle_cells": 'EXAMPLES["angle"]'}
+    assert follow(tmp_path, files, "angle", "tests/data/targets/test_target_contract.py") >= 10
+    files |= {"heading": "class Heading(", "angle_data": 'MAKERS["angle"]'}
+    assert follow(tmp_path, files, "heading", "tests/tasks/test_task_contract.py") >= 10
+
+
+def test_the_numbers_of_families_and_models_are_current() -> None:
+    counts = {match for page in PAGES for match in re.findall(r"(\d+) families, (\d+) names", page.read_text())}
+    assert counts <= {(str(len(FAMILIES)), str(len(list_models())))}

@@ -11,16 +11,22 @@ from vitrail.errors import listed, nearest
     [
         ("qknorm", ["qk_norm", "bias"], "did you mean 'qk_norm'?"),
         ("zebra", ["qk_norm", "bias"], "known: bias, qk_norm"),
-        (
-            "x",
-            [f"option{n:02}" for n in range(21)],
-            "known: " + ", ".join(f"option{n:02}" for n in range(20)) + ", ...",
-        ),
+        ("x", [f"option{n:02}" for n in range(30)], "known: " + ", ".join(f"option{n:02}" for n in range(30))),
+        ("opt", [f"option{n:02}" for n in range(30)], "did you mean 'option00'?"),
+        ("vit_tiny", ["pvt_tiny", "vit_tiny_patch16", "vit_tiny_patch16_long"], "did you mean 'vit_tiny_patch16'?"),
         ("", [], "known: "),
     ],
 )
 def test_nearest_names_one_or_all(name, options, hint):
     assert nearest(name, iter(options)) == hint
+
+
+def test_of_very_many_the_closest_are_named_and_how_to_list_all():
+    many = [f"option{n:02}" for n in range(30)]
+    hint = nearest("07", many, see="`vitrail models`")
+    assert "option07" in hint
+    assert hint.endswith("`vitrail models`")
+    assert nearest("x", ["a", "b"], see="`vitrail models`") == "known: a, b"
 
 
 def test_the_first_few_are_listed():

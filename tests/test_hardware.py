@@ -1,4 +1,4 @@
-"""Device and precision: what is chosen, and what is said where it is not what was asked for."""
+"""The choice of device and precision, and the messages if it is not the requested one."""
 
 import ctypes
 import subprocess
@@ -57,13 +57,13 @@ def test_precisions_that_stand() -> None:
 def test_devices() -> None:
     assert hardware.device("cpu") == CPU
     assert hardware.device() in (CPU, torch.device("mps"), torch.device("cuda:0"))
-    with pytest.raises(ConfigError, match="no device 'cdua'; did you mean 'cuda'"):
+    with pytest.raises(ConfigError, match=r"'cdua'.*'cuda'"):
         hardware.device("cdua")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="torch sees no GPU"):
+    with pytest.raises(ConfigError, match="GPU"):
         hardware.device("cuda")
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support import processes
 
 import vitrail
 
@@ -65,9 +66,9 @@ EFFECTS = {
 }
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
+def run(code: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return processes.run(command)
 
 
 def test_importing_every_module_has_no_effect() -> None:

@@ -8,14 +8,16 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from support.benchmarks import benchmark
+from support.run_folder import record
 
 import vitrail
 from vitrail import packaged
 from vitrail.cli import main
 from vitrail.errors import CheckpointError
-from vitrail.training.trained import names_model, open_trained
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from vitrail.runs.record import Record, Result
+from vitrail.runs.trained import open_model
+from vitrail.training.run import train
 
 
 @pytest.fixture
@@ -41,17 +43,19 @@ def test_it_knows_no_folder_of_the_machine_that_trained_it() -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    trained = vitrail.open_trained()
+    trained = open_model()
     assert trained.about.startswith("packaged: ")
-    assert "M parameters, trained on " in trained.about
-    assert trained.task.classes[0] in trained.about
-    assert trained.about == open_trained("packaged").about
+    assert "M parameters, trained on cifar10, test accuracy 0.9729" in trained.about
+    assert trained.about == open_model("packaged").about
+    assert trained.record is not None
+    assert trained.record.licence == "Apache-2.0"
+    assert "1,000 images" in trained.task.calibration()
 
 
 def test_it_knows_what_its_samples_show() -> None:
-    trained, shown = vitrail.open_trained(), packaged.samples()
+    trained, shown = open_model(), packaged.samples()
     assert sorted(shown) == sorted(trained.task.classes)
-    told = {Path(found.path).stem: found.answers[0].label for found in trained.predict(shown.values(), top=1)}
+    told = {Path(found.path).stem: found.answer.candidates[0].label for found in trained.predict(shown.values(), top=1)}
     assert sum(name == label for name, label in told.items()) >= 8, told
 
 
@@ -63,17 +67,17 @@ def test_a_picture_alone_is_enough(picture: Path, capsys: pytest.CaptureFixture[
     assert shown.err.startswith("vitrail: note: the model is packaged: ")
     assert main(["predict", "packaged", str(picture.parent), "--json", "--device", "cpu"]) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert row["answers"][0]["label"] in vitrail.open_trained().task.classes
-    assert vitrail.open_trained().predict(picture, top=1)[0].answers[0].label == row["answers"][0]["label"]
+    assert row["answers"][0]["label"] in open_model().task.classes
+    assert open_model().predict(picture, top=1)[0].answer.candidates[0].label == row["answers"][0]["label"]
 
 
 def test_a_model_without_pictures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "packaged"]) == 2
-    assert "name pictures too: vitrail predict packaged picture.jpg" in capsys.readouterr().err
+    assert "vitrail predict packaged" in capsys.readouterr().err
 
 
 def test_it_can_be_judged(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    classes = vitrail.open_trained().task.classes
+    classes = open_model().task.classes
     for name in classes:
         place = tmp_path / "photos" / name.replace("/", "-")
         place.mkdir(parents=True)
@@ -90,7 +94,7 @@ def test_an_installation_without_it(
     picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(packaged, "packaged_folder", lambda: tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match=r"no packaged model .*model\.safetensors is missing"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         packaged.find_packaged()
     assert main(["predict", str(picture)]) == 2
     told = capsys.readouterr().err
@@ -98,46 +102,39 @@ def test_an_installation_without_it(
     assert "vitrail predict runs/my-run picture.jpg" in told
 
 
-def test_what_is_a_model_and_what_is_a_picture(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").touch()
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "notes.txt").touch()
-    models = ["packaged", "hf-hub:owner/name", tmp_path / "run", "w.safetensors", "w.pth", "runs/misspelt"]
-    assert all(map(names_model, models))
-    assert not any(map(names_model, ["a.jpg", "no/such.PNG", tmp_path / "photos", tmp_path / "notes.txt"]))
-
-
 def test_one_is_made_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import make_packaged
+    make_packaged = benchmark("make_packaged")
 
     options = {"dim": 16, "depth": 1, "num_heads": 2, "patch": {"size": 14}}
     changes = {"model": "vit32_small", "image_size": 28, "options": options, "epochs": 1, "batch_size": 2000}
-    vitrail.train("demo", folder=tmp_path / "run", device="cpu", silent=True, **changes)
+    train("demo", folder=tmp_path / "run", device="cpu", silent=True, **changes)
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["make_packaged.py", str(tmp_path / "run"), "--out", str(out)])
     make_packaged.main()
     said = capsys.readouterr().out
-    assert "validation, answers that fp16 changed: " in said
+    assert "fp16" in said
     assert {path.name for path in out.iterdir()} == set(packaged.FILES)
-    about = json.loads((out / "run.json").read_text())
-    assert (about["source"], about["start"], about["notes"]) == ("fashion-mnist-12k", None, [])
-    assert 0 < json.loads((out / "best.json").read_text())["test_accuracy"] < 1
-    assert "trained on fashion-mnist-12k, test accuracy" in open_trained(out).about
+    record = Record.read(out)
+    assert (record.source, record.start, record.notes) == ("fashion-mnist-12k", None, ())
+    assert record.licence == "Apache-2.0"
+    assert 0 < Result.read(out).metrics["test_accuracy"] < 1
+    assert Result.read(out).state["temperature"]["images"] > 50
+    assert "trained on fashion-mnist-12k, test accuracy" in open_model(out).about
 
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     monkeypatch.setattr(make_packaged, "MAX_BYTES", 1000)
-    with pytest.raises(SystemExit, match="at most 1,000 are allowed"):
+    with pytest.raises(SystemExit, match="1,000"):
         make_packaged.main()
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_paths_are_taken_out_of_what_is_shipped() -> None:
-    import make_packaged
+    make_packaged = benchmark("make_packaged")
 
-    run = dict.fromkeys(make_packaged.KEPT) | {"source": "cifar10:/data/cifar", "val": "/data/val", "notes": ["/x"]}
-    told = make_packaged.described(run | {"command": "vitrail train cifar10:/data/cifar --out /home/me/best"}, "x")
-    assert told["command"] == "vitrail train cifar10:cifar --out best"
-    assert (told["source"], told["val"], told["notes"]) == ("cifar10", None, [])
+    command = "vitrail train cifar10:/data/cifar --out /home/me/best"
+    run = record(source="cifar10:/data/cifar", val="/data/val", notes=("/x",), command=command)
+    shipped = make_packaged.described(run, "x")
+    assert shipped.command == "vitrail train cifar10:cifar --out best"
+    assert (shipped.source, shipped.val, shipped.notes) == ("cifar10", None, ())

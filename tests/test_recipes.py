@@ -1,4 +1,4 @@
-"""Every recipe of the package can be read, says where its figures come from, and builds its model."""
+"""Every packaged recipe is valid, has a header with its measured result, and builds its model."""
 
 import json
 import re
@@ -11,13 +11,16 @@ from vitrail.errors import ConfigError
 from vitrail.models.registry import create
 from vitrail.recipes import list_recipes, read_recipe, recipe_text
 from vitrail.training.config import TrainConfig, change
+from vitrail.training.task_choice import split_spec
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "recipes.json"
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_a_recipe_is_valid_and_its_header_tells_command_hardware_seed_and_result(name: str) -> None:
-    config = change(TrainConfig(), read_recipe(name))
+def test_a_recipe_is_valid_and_its_header_has_command_hardware_seed_and_result(name: str) -> None:
+    options, _, spec = split_spec(read_recipe(name))
+    config = change(TrainConfig(), options)
+    assert spec.kind == ("mae" if name.endswith("-mae") else None)
     header = recipe_text(name).split("\nmodel:")[0]
     for word in ("command:", "hardware:", "seed:", "result:"):
         assert word in header, word
@@ -27,12 +30,12 @@ def test_a_recipe_is_valid_and_its_header_tells_command_hardware_seed_and_result
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_a_header_tells_each_result_that_was_measured(name: str) -> None:
+def test_a_header_has_each_measured_result(name: str) -> None:
     measured = [row for row in json.loads(MEASURED.read_text()) if row["recipes"].split(" > ")[-1] == name]
     header = recipe_text(name).split("\nmodel:")[0]
-    told = {f"{100 * row['test']:.2f}" for row in measured}
-    assert bool(told) != name.endswith("-mae")  # which classifies nothing
-    assert told <= set(re.findall(r"\d+\.\d\d(?= %| to|, | and)", header))
+    measurements = {f"{100 * row['test']:.2f}" for row in measured}
+    assert bool(measurements) != name.endswith("-mae")  # which classifies nothing
+    assert measurements <= set(re.findall(r"\d+\.\d\d(?= %| to|, | and)", header))
 
 
 def test_the_recipes_of_the_package() -> None:
@@ -49,7 +52,7 @@ def test_the_recipes_of_the_package() -> None:
 
 
 def test_a_misspelt_name() -> None:
-    with pytest.raises(ConfigError, match="there is no recipe 'cifar10-smal'; did you mean 'cifar10-small'"):
+    with pytest.raises(ConfigError, match=r"'cifar10-smal'.*'cifar10-small'"):
         read_recipe("cifar10-smal")
 
 
@@ -61,10 +64,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert read_recipe(file) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("epochs: [", "is no YAML"), ("- epochs", "holds list; it must be a mapping")]
-)
-def test_files_that_are_no_recipes(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("epochs: [", "YAML"), ("- epochs", r"list.*mapping")])
+def test_files_that_are_not_recipes(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -72,12 +73,12 @@ def test_files_that_are_no_recipes(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no recipe file"):
+    with pytest.raises(ConfigError, match="recipe"):
         read_recipe(tmp_path / "mine.yaml")
 
 
 def test_a_misspelt_key_names_the_nearest(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("optimiser: {learning_rate: 1.0}\nepoch: 3\n")
-    with pytest.raises(ConfigError, match=r"learning_rate is not an option of OptimiserConfig"):
+    with pytest.raises(ConfigError, match=r"learning_rate .*Optimi"):
         change(TrainConfig(), read_recipe(file))

@@ -1,7 +1,9 @@
-"""vitrail: vision transformers, whole.
+"""vitrail: vision transformers, from a folder of images to a served model.
 
     import vitrail
-    model = vitrail.create("vit_small_patch16", num_classes=10)
+    model = vitrail.create("vit_small_patch16", num_classes=10)   # a backbone
+    run = vitrail.train("photos/")                                # a trained model; run.report() writes a page
+    vitrail.open("runs/my-run").predict("cat.jpg")
 
 Names are imported on first use, so that `import vitrail` alone does not load torch.
 """
@@ -11,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import errors as errors
-    from vitrail import explain as explain
+    from vitrail.api import bench as bench
+    from vitrail.api import doctor as doctor
+    from vitrail.api import evaluate as evaluate
+    from vitrail.api import explain as explain
+    from vitrail.api import export as export
+    from vitrail.api import open as open  # noqa: A004
+    from vitrail.api import predict as predict
+    from vitrail.api import serve as serve
     from vitrail.models.backbone import Features as Features
     from vitrail.models.checkpoint import convert as convert
     from vitrail.models.checkpoint import load as load
@@ -19,22 +28,29 @@ if TYPE_CHECKING:
     from vitrail.models.registry import create as create
     from vitrail.models.registry import list_models as list_models
     from vitrail.profiling.describe import describe as describe
+    from vitrail.runs.trained import TrainedModel as TrainedModel
     from vitrail.training.run import train as train
-    from vitrail.training.trained import open_trained as open_trained
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Features": "vitrail.models.backbone",
+    "TrainedModel": "vitrail.runs.trained",
+    "bench": "vitrail.api",
     "convert": "vitrail.models.checkpoint",
     "create": "vitrail.models.registry",
     "describe": "vitrail.profiling",
+    "doctor": "vitrail.api",
     "errors": "vitrail",
-    "explain": "vitrail",
+    "evaluate": "vitrail.api",
+    "explain": "vitrail",  # a package that can be called, and so is serve
+    "export": "vitrail.api",
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
-    "open_trained": "vitrail.training.trained",
+    "open": "vitrail.api",
+    "predict": "vitrail.api",
     "save": "vitrail.models.checkpoint",
+    "serve": "vitrail",
     "train": "vitrail.training.run",
 }
 

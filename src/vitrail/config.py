@@ -1,14 +1,14 @@
-"""Frozen configs, points of choice, and the one place where strings become configs.
+"""Configs as frozen dataclasses, registered choices, and parsing of options.
 
-A config is a frozen keyword-only dataclass. Where a model has a real choice (which attention, which positions), the
-field's type is a `Choice`, and each alternative is a dataclass that registers itself under a name and knows how to
-build its layer::
+A config is a frozen keyword-only dataclass. For a choice between implementations (which attention, which positions),
+the type of the field is a `Choice`, and each alternative is a dataclass that registers itself under a name and builds
+its layer::
 
     class AttentionConfig(Choice): ...
     @dataclass(frozen=True, kw_only=True)
     class PerformerConfig(AttentionConfig, kind="performer"): ...
 
-`apply` turns what people type (keywords, YAML, JSON, the command line) into such configs, strictly.
+`apply` parses options of users (keywords, YAML, JSON, the command line) into such configs, strictly.
 """
 
 import dataclasses
@@ -25,25 +25,25 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """The numbers that a field may hold; stands in its type: `Annotated[int, Range(1)]`."""
+    """The allowed numbers of a field, as an annotation of its type: `Annotated[int, Range(1)]`."""
 
     least: float
     most: float = math.inf
-    open: bool = False  # whether `least` itself is too little
+    open: bool = False  # whether `least` itself is excluded
 
     def __str__(self) -> str:
         least = f"greater than {self.least:g}" if self.open else f"{self.least:g} or more"
         return least if self.most == math.inf else f"{least}, and {self.most:g} or less"
 
     def holds(self, number: float) -> bool:
-        """Whether a number is in the range; infinity and NaN are in none."""
+        """Whether a number is in the range; infinity and NaN never are."""
         return math.isfinite(number) and self.least <= number <= self.most and not (self.open and number == self.least)
 
 
 class Alias(NamedTuple):
-    """Another word for a value; stands in a field's type: `Annotated[Literal["float32"], Alias("fp32", "float32")]`.
+    """Another word for a value, as an annotation: `Annotated[Literal["float32"], Alias("fp32", "float32")]`.
 
-    Only people use it: a config, and every file that is written of one, holds the value.
+    It is only accepted as input: configs, and files written from them, contain the value.
     """
 
     word: str
@@ -58,7 +58,7 @@ Positive = Annotated[float, Range(0.0, open=True)]
 
 
 class Config:
-    """Base of all config dataclasses: refuses numbers outside the range that a field's type gives."""
+    """Base of all config dataclasses: raises ConfigError for numbers outside of the `Range` of a field."""
 
     def __post_init__(self) -> None:
         """Checks every field that has a range."""
@@ -68,25 +68,25 @@ class Config:
 
 
 class Choice(Config, ABC):
-    """A point of choice; each alternative subclasses it with `kind="its-name"`."""
+    """A choice between implementations; each alternative is a subclass with `kind="its-name"`."""
 
     kind: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type["Choice"]]]
 
     def __init_subclass__(cls, kind: str = "") -> None:
-        """Registers an alternative under its kind; a direct subclass of Choice opens a new point of choice."""
+        """Registers an alternative under its kind; a direct subclass of Choice is a new choice."""
         super().__init_subclass__()
         if Choice in cls.__bases__:
             cls.kinds = {}
         if kind:
             if kind in cls.kinds:
-                raise TypeError(f"{cls.kinds[kind].__qualname__} is {kind!r} already")
+                raise TypeError(f"the kind {kind!r} is already registered by {cls.kinds[kind].__qualname__}")
             cls.kind = kind
             cls.kinds[kind] = cls
 
 
 def apply(config: T, changes: Mapping[str, Any], where: str = "") -> T:
-    """A copy of the config with the changes; nested mappings merge, strings name a choice, unknown keys fail."""
+    """A copy of the config with changes: nested mappings are merged, strings select a choice, unknown keys fail."""
     hints = _hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def apply(config: T, changes: Mapping[str, Any], where: str = "") -> T:
 
 
 def to_dict(config: Any) -> Any:
-    """Plain dicts, lists and scalars, ready for JSON; a choice carries its `kind`. The inverse of `from_dict`."""
+    """Plain dicts, lists and scalars for JSON; a choice includes its `kind`. The inverse of `from_dict`."""
     if dataclasses.is_dataclass(config):
         plain = {field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)}
         return {"kind": config.kind} | plain if hasattr(config, "kind") else plain
@@ -110,7 +110,7 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
-    """A config of the given class from plain data; every required field must be there, and no other."""
+    """A config of a class from plain data; required fields must be present, unknown fields are an error."""
     hints = _hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in data:
@@ -149,7 +149,7 @@ def _at(where: str, name: str) -> str:
 
 
 def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
-    """The value as the hinted type; `current` is what a partial mapping merges into."""
+    """Converts a value to the type of the hint; a mapping is merged into `current`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         words = {extra.word: extra.value for extra in arguments[1:] if isinstance(extra, Alias)}
@@ -165,6 +165,8 @@ def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
         return _parse_tuple(arguments, value, where)
     if isinstance(hint, type) and issubclass(hint, Choice):
         return _parse_choice(hint, value, current, where)
+    if isinstance(hint, type) and issubclass(hint, Config) and isinstance(value, Mapping):
+        return from_dict(hint, value, where) if current is None else apply(current, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
@@ -190,12 +192,14 @@ def _parse_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[An
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         if value in ("none", ["none"]):
             return ()
-        many = value if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
+        if isinstance(value, str):  # "flip,crop" on a command line
+            value = [part.strip() for part in value.strip("[]").split(",")]
+        many = value if isinstance(value, Iterable) and not isinstance(value, Mapping) else [value]
         return tuple(_parse(arguments[0], item, None, f"{where}[{index}]") for index, item in enumerate(many))
-    # One number stands for a square: image_size=224, patch size 16.
+    # One number means a square: image_size=224, patch size 16.
     many = [value] * len(arguments) if isinstance(value, int) else value
     if not isinstance(many, Iterable) or isinstance(many, str | Mapping) or len(many := list(many)) != len(arguments):
-        raise ConfigError(f"{where} is {value!r}; it must be one number or {len(arguments)} of them")
+        raise ConfigError(f"{where} is {value!r}; it must be one number or {len(arguments)} numbers")
     return tuple(_parse(hint, item, None, where) for hint, item in zip(arguments, many, strict=True))
 
 

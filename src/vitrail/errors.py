@@ -1,18 +1,19 @@
-"""Every error and notice that vitrail raises, and how it names the nearest match.
+"""The errors and notices of vitrail, and hints for error messages.
 
 VitrailError
-├── ConfigError       a name, key or value that does not exist or does not fit
+├── ConfigError       an unknown name or key, or a value that is not allowed
 ├── InputError        images or tokens that a model cannot take
-├── CheckpointError   a weight file that is damaged, incomplete or of another model
-├── DataError         data that cannot be read, or that no model could learn from
+├── CheckpointError   a weight file that is damaged, incomplete or for another model
+├── DataError         data that cannot be read or cannot be used for training
 │   └── BrokenImage   one image that cannot be decoded
-├── TrainingError     a run that cannot start, go on or be resumed
-└── Unsupported       a combination that makes no sense; the message says why
+├── TrainingError     a run that cannot start, continue or be resumed
+├── WriteError        a file that cannot be written, such as on a full disk
+└── Unsupported       a combination of options that is not supported; the message says why
 
-Notice                a warning: something was done that a person should know
+Notice                a warning about something that was done automatically
 ├── ResampledNotice   weights were resampled to another image size
-├── ChosenNotice      of several sets of weights in a file, one was taken
-└── HeadNotice        the head was replaced by a fresh one
+├── ChosenNotice      one of several sets of weights in a file was used
+└── HeadNotice        the head was replaced by a new one
 """
 
 import difflib
@@ -20,23 +21,23 @@ from collections.abc import Iterable
 
 
 class VitrailError(Exception):
-    """Base of all errors that vitrail raises on purpose."""
+    """Base of all errors that vitrail raises for users."""
 
 
 class ConfigError(VitrailError, ValueError):
-    """A name, key or value in a config, recipe or command that does not exist or does not fit."""
+    """An unknown name or key, or a value that is not allowed, in a config, recipe or command."""
 
 
 class InputError(VitrailError, ValueError):
-    """Images or tokens of a shape or type that the model cannot take."""
+    """Images or tokens with a shape or type that the model cannot take."""
 
 
 class CheckpointError(VitrailError):
-    """A weight file that is damaged, incomplete, or made for another model."""
+    """A weight file that is damaged, incomplete or for another model."""
 
 
 class DataError(VitrailError):
-    """Data that cannot be read, or that no model could learn from."""
+    """Data that cannot be read or cannot be used for training."""
 
 
 class BrokenImage(DataError):
@@ -44,39 +45,56 @@ class BrokenImage(DataError):
 
 
 class TrainingError(VitrailError):
-    """A run that cannot start, go on or be resumed."""
+    """A run that cannot start, continue or be resumed."""
+
+
+class WriteError(VitrailError, OSError):
+    """A file that cannot be written, such as on a full disk; the message names it and says why."""
 
 
 class Unsupported(VitrailError):
-    """A combination that makes no sense; the message says why."""
+    """A combination of options that is not supported; the message says why."""
 
 
 class Notice(UserWarning):
-    """Something that was done and that a person should know."""
+    """A warning about something that was done automatically."""
 
 
 class ResampledNotice(Notice):
-    """Says that weights tied to an image size were resampled to another one."""
+    """Weights that depend on the image size were resampled to another size."""
 
 
 class ChosenNotice(Notice):
-    """Says which of several sets of weights in a file was taken."""
+    """One of several sets of weights in a file was used."""
 
 
 class HeadNotice(Notice):
-    """Says that a head was replaced by a fresh, untrained one."""
+    """The head was replaced by a new, untrained one."""
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
-    """A hint that ends an error message: the nearest of the options, or all of them where none is near."""
-    known = sorted(options)
+_FEW = 20  # up to this number, all options are listed
+
+
+def nearest(name: str, options: Iterable[str], *, see: str = "") -> str:
+    """A hint for the end of an error message: the nearest option, or all options if none is near.
+
+    An option that starts with the name is preferred to one with a similar spelling. If there are many options and `see`
+    says how to list them, only the closest are given.
+    """
+    given = list(options)
+    known = sorted(given)
+    longer = [option for option in given if len(name) > 2 and option.startswith(name)]
+    if longer:
+        return f"did you mean {longer[0]!r}?"
     if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f"did you mean {close[0]!r}?"
-    shown = known if len(known) <= 20 else [*known[:20], "..."]
-    return "known: " + ", ".join(shown)
+    if not see or len(known) <= _FEW:
+        return "known: " + ", ".join(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+    return f"the closest of {len(known)} are {', '.join(close)}; all are listed by {see}"
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
-    """The first few, and how many more."""
+    """The first few names, and how many more there are."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most:,} more" if len(every) > most else "")

@@ -1,4 +1,4 @@
-"""Which device and which precision a run gets, and why."""
+"""The choice of device and precision."""
 
 import ctypes
 import functools
@@ -19,18 +19,18 @@ _KINDS = ("cpu", "cuda", "mps")
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def device(wanted: str | torch.device | None = None) -> torch.device:
-    """The device to compute on: the one asked for, or else a GPU where there is one; under torchrun, one's own."""
-    kind = str(wanted) if wanted is not None else _best()
+def device(requested: str | torch.device | None = None) -> torch.device:
+    """The requested device, by default a GPU if there is one; with torchrun, the GPU of the local rank."""
+    kind = str(requested) if requested is not None else _best()
     if kind.partition(":")[0] not in _KINDS:
-        raise ConfigError(f"there is no device {kind!r}; {nearest(kind, _KINDS)}")
+        raise ConfigError(f"unknown device {kind!r}; {nearest(kind, _KINDS)}")
     if kind.startswith("cuda"):
         if not torch.cuda.is_available():
-            raise ConfigError(f"device {kind!r} was asked for, but torch sees no GPU; use device='cpu'")
+            raise ConfigError(f"device {kind!r} is not available: torch finds no GPU; use device='cpu'")
         if kind == "cuda":
             kind = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device 'mps' was asked for, but torch cannot use it here; use device='cpu'")
+        raise ConfigError("device 'mps' is not available; use device='cpu'")
     return torch.device(kind)
 
 
@@ -41,30 +41,30 @@ def _best() -> str:
 
 
 def precision(wanted: Literal["auto", "float32", "bf16", "fp16"], where: torch.device) -> tuple[Precision, str | None]:
-    """The precision for a device, and a sentence where it is not what was asked for."""
+    """The precision to use on a device, and a message if it is not the requested one."""
     if wanted == "auto":
         fast = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bf16" if fast else "float32"), None
     if wanted == "fp16" and where.type != "cuda":
         return "float32", f"fp16 needs a GPU; float32 is used on {where.type}"
     if wanted == "bf16" and where.type == "cpu" and not bf16_works():
-        os.environ.setdefault(*CAP)  # for processes started from here; this one may have read it already
+        os.environ.setdefault(*CAP)  # for child processes; this one may have read it already
         return "float32", (
-            "this processor dies in bf16 matrix products (it announces AMX but lacks it), so float32 is used; "
-            f"start with {CAP[0]}={CAP[1]} to have bf16"
+            "bf16 matrix products crash on this CPU (it reports AMX, but does not support it); float32 is used. For "
+            f"bf16, set the environment variable {CAP[0]}={CAP[1]}"
         )
     return wanted, None
 
 
 @functools.cache
 def bf16_works() -> bool:
-    """Whether bf16 matrix products survive on this processor: a child process tries one, as it may die (SIGILL)."""
+    """Whether bf16 matrix products work on this CPU; a child process tries one, since it may crash (SIGILL)."""
     tried = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)  # noqa: S603  (our own text)
     return tried.returncode == 0
 
 
 def autocast(where: torch.device, chosen: Precision) -> torch.autocast:
-    """The context in which matrix products run in a precision."""
+    """The autocast context for a precision."""
     return torch.autocast(where.type, dtype=_HALF.get(chosen), enabled=chosen in _HALF)
 
 
@@ -79,15 +79,15 @@ _held: list[ctypes.Array[ctypes.c_char]] = []
 
 
 def room_for_signals() -> None:
-    """Gives this thread a stack for signals that stays, where a library has set a small one.
+    """Replaces a small alternate signal stack of this thread by one that is never freed.
 
-    OpenVINO maps one for the thread that opens an engine and unmaps it with its last engine, in whatever thread that
-    happens: a signal after that would end the process.
+    OpenVINO maps one for the thread that opens an engine, and unmaps it with the last engine, possibly in another
+    thread: a signal after that would crash the process.
     """
     if sys.platform != "linux":
         return
     set_stack = ctypes.CDLL(None).sigaltstack
-    found = _SignalStack()
-    if set_stack(None, ctypes.byref(found)) == 0 and found.start and found.size < _ROOM:
-        _held.append(ctypes.create_string_buffer(_ROOM))  # the kernel has its address from now on
+    current = _SignalStack()
+    if set_stack(None, ctypes.byref(current)) == 0 and current.start and current.size < _ROOM:
+        _held.append(ctypes.create_string_buffer(_ROOM))  # never freed: the kernel has its address
         set_stack(ctypes.byref(_SignalStack(ctypes.addressof(_held[-1]), 0, _ROOM)), None)

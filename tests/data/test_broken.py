@@ -3,9 +3,9 @@
 import pytest
 from PIL import Image
 
-from vitrail.data.broken import Tally, left_out, lost, lost_from_split, named, too_many
-from vitrail.data.doctor import examine
-from vitrail.data.source import open_data
+from vitrail.data.audit.doctor import examine
+from vitrail.data.broken import Tally, left_out, lost_from_split, named, too_many
+from vitrail.data.sources.opening import open_data
 from vitrail.errors import DataError
 from vitrail.training.assemble import prepare_data
 from vitrail.training.distributed import World
@@ -27,9 +27,7 @@ def test_a_tally_stops_at_once_and_names_a_few():
     tally = Tally(600)
     tally.add(FIVE)
     tally.add([("5.png", "gone")])
-    with pytest.raises(
-        DataError, match=r"7 or more of 600 images cannot be read.*: 0.png is empty;.*4.png.*and 2 more"
-    ):
+    with pytest.raises(DataError, match=r"7 .*600 images.*0.png.*4.png.* 2 more"):
         tally.add([("6.png", "gone")])
 
 
@@ -42,8 +40,9 @@ def test_a_few_are_named_and_the_rest_counted():
 
 
 def test_classes_that_are_lost():
-    assert lost("abc", [3, 0, 2], [0, 0, 1]) == ("a",)
-    assert lost_from_split("val", ["a"]).startswith("every image of 'a' in the val split is broken, so that it is not")
+    assert "'a'" in lost_from_split("val", ["a"])
+    assert "not evaluated" in lost_from_split("val", ["a"])
+    assert "cannot be learned" in lost_from_split("train", ["a"])
 
 
 def pictures(root, *, split, count):
@@ -112,7 +111,7 @@ def test_doctor_and_run_agree_and_name_all_splits(tmp_path, broken, stops):
     spoil(tmp_path, *broken)
     assert ("training would stop" in advice(tmp_path)) is stops
     if stops:
-        with pytest.raises(DataError, match="3 or more of 200 images"):
+        with pytest.raises(DataError, match=r"3 .*200 images"):
             prepared(tmp_path)
         return
     packs, notes = prepared(tmp_path)
@@ -126,14 +125,13 @@ def test_what_broken_images_leave_empty(tmp_path):
     for split, count in (("train", 200), ("val", 2), ("test", 2)):
         pictures(tmp_path, split=split, count=count)
     spoil(tmp_path, "val/dog/0.png")
-    says = "very image of 'dog' in the val split is broken, so that it is not judged"
-    assert any(says in note for note in prepared(tmp_path)[1])
-    assert says in advice(tmp_path)
+    assert any("'dog' in the val split" in note for note in prepared(tmp_path)[1])
+    assert "'dog' in the val split" in advice(tmp_path)
     spoil(tmp_path, "val/cat/0.png")
-    assert "No image of val can be read: training would stop." in advice(tmp_path)
+    assert "training would stop" in advice(tmp_path)
     with (
-        pytest.warns(UserWarning, match="built again"),
-        pytest.raises(DataError, match=r"no image of .*val can be read: .*cat/0.png"),
+        pytest.warns(UserWarning, match="rebuilt"),
+        pytest.raises(DataError, match=r"val.*cat/0.png"),
     ):
         prepared(tmp_path)
 
@@ -145,6 +143,6 @@ def test_a_class_that_cannot_be_learned_stops_a_run(tmp_path):
         pictures(tmp_path / "more", split=name, count=2)
         (tmp_path / "more" / name / "cat").rename(tmp_path / name / "ant")
     spoil(tmp_path, "train/ant/0.png")
-    assert "cannot be learned: repair them or add others; training would stop." in advice(tmp_path)
-    with pytest.raises(DataError, match="every image of 'ant' in the train split is broken"):
+    assert "training would stop" in advice(tmp_path)
+    with pytest.raises(DataError, match=r"'ant'.*train"):
         prepared(tmp_path)

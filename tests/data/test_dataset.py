@@ -1,23 +1,27 @@
-"""The contract's own classes: subsets, other labels, and fingerprints that mean something."""
+"""The contract's own classes: subsets, other targets, and fingerprints that mean something."""
 
 import hashlib
 
 import numpy as np
 import torch
 
-from vitrail.data.arrays import Arrays
-from vitrail.data.dataset import Relabelled, Subset, digest, file_facts, label_digest
+from vitrail.data.dataset import Batch, Retargeted, Subset, digest, file_facts, target_digest
+from vitrail.data.sources.arrays import Arrays
+from vitrail.data.targets import ClassTarget, NumbersTarget
+
+LETTERS = {"label": ClassTarget(classes=("a", "b", "c"))}
 
 
 def whole() -> Arrays:
     images = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
-    return Arrays(images, torch.tensor([0, 1, 0, 1, 2, 2]), ("a", "b", "c"), name="six")
+    return Arrays(images, {"label": torch.tensor([0, 1, 0, 1, 2, 2])}, LETTERS, name="six")
 
 
 def test_subset_reads_through():
     subset = Subset(whole(), [4, 1])
     assert len(subset) == 2
-    assert subset.labels.tolist() == [2, 1]
+    assert subset.targets["label"].tolist() == [2, 1]
+    assert subset.schema == LETTERS
     assert torch.equal(subset.read(0), whole().read(4))
     assert subset.where(1) == "six[1]"
     assert subset.key(0) == "4"
@@ -30,13 +34,16 @@ def test_subset_fingerprint_tells_which():
     assert Subset(whole(), [0, 1]).fingerprint == Subset(whole(), [0, 1]).fingerprint
 
 
-def test_relabelled_changes_labels_alone():
-    other = Relabelled(whole(), torch.tensor([1, 0, 1, 0, 0, 0]), ("x", "y"))
-    assert other.labels.tolist() == [1, 0, 1, 0, 0, 0]
+def test_retargeted_changes_targets_only():
+    schema = {"label": ClassTarget(classes=("x", "y"))}
+    other = Retargeted(whole(), {"label": torch.tensor([1, 0, 1, 0, 0, 0])}, schema)
+    assert other.targets["label"].tolist() == [1, 0, 1, 0, 0, 0]
+    assert other.schema == schema
     assert torch.equal(other.read(3), whole().read(3))
     assert other.fingerprint != whole().fingerprint
     assert (other.where(2), other.key(2), other.encoded(2)) == ("six[2]", "2", None)
-    assert other.multi_label is False
+    unlabelled = Retargeted(whole(), {}, {})
+    assert len({other.fingerprint, unlabelled.fingerprint, whole().fingerprint}) == 3
 
 
 def test_digest_is_the_same_in_every_process():
@@ -46,12 +53,31 @@ def test_digest_is_the_same_in_every_process():
 
 def test_file_facts_notice_changes(tmp_path):
     file = tmp_path / "x"
-    assert file_facts(file) == "x:gone"
+    assert file_facts(file) == "x:missing"
     file.write_bytes(b"1")
     first = file_facts(file)
     file.write_bytes(b"12")
     assert file_facts(file) != first
 
 
-def test_label_digest_sees_every_label():
-    assert label_digest(torch.tensor([0, 1])) != label_digest(torch.tensor([1, 0]))
+def test_target_digest_sees_every_value_name_and_kind():
+    first = torch.tensor([[0.0], [1.0]])
+    age, price = ({"numbers": NumbersTarget(names=(name,))} for name in ("age", "price"))
+    digests = {
+        target_digest(age, {"numbers": first}),
+        target_digest(age, {"numbers": first.flip(0)}),
+        target_digest(price, {"numbers": first}),
+        target_digest({}, {}),
+    }
+    assert len(digests) == 4
+    assert target_digest(age, {"numbers": first}) == target_digest(age, {"numbers": first.clone()})
+
+
+def test_batch_gives_its_tensors_and_takes_others():
+    batch = Batch(
+        torch.zeros(2, 1, 2, 2), {"label": torch.tensor([0, 1]), "numbers": torch.ones(2, 3)}, torch.arange(2)
+    )
+    again = batch.with_tensors([tensor + 1 for tensor in batch.tensors()])
+    assert list(again.targets) == ["label", "numbers"]
+    assert again.targets["label"].tolist() == [1, 2]
+    assert again.ids.tolist() == [1, 2]

@@ -4,28 +4,38 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.data.arrays import Arrays
 from vitrail.data.dataset import Found, Splits
-from vitrail.data.folder import Files
-from vitrail.data.split import align, carve, check, complete, counts
+from vitrail.data.sources.arrays import Arrays
+from vitrail.data.sources.folder import Files
+from vitrail.data.split import align, carve, check, complete
+from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Target
 from vitrail.errors import DataError
 
 
+def of(values, target: Target | None, name="data") -> Arrays:
+    images = np.zeros((len(values), 2, 2), dtype=np.uint8)
+    return Arrays(images, *(({target.field: values}, {target.field: target}) if target else ({}, {})), name=name)
+
+
 def made(labels, classes=("a", "b", "c"), name="data") -> Arrays:
-    labels = torch.tensor(labels)
-    return Arrays(np.zeros((len(labels), 2, 2), dtype=np.uint8), labels, classes, name=name)
+    return of(torch.tensor(labels, dtype=torch.int64), ClassTarget(classes=tuple(classes)), name)
+
+
+def counts(dataset) -> list[int]:
+    ((field, target),) = dataset.schema.items()
+    return target.counts(dataset.targets[field])
 
 
 def files(tmp_path, names, labels, classes=("a", "b")) -> Files:
-    return Files(tmp_path, names, torch.tensor(labels), classes)
+    return Files(tmp_path, names, {"label": torch.tensor(labels)}, {"label": ClassTarget(classes=classes)})
 
 
-def test_names_that_differ_by_case_alone_are_told():
+def test_names_that_differ_only_in_case_are_noted():
     twice, once = (complete(Found(made([0, 1, 2] * 4, names)), val=None, seed=0) for names in ("rRb", "rgb"))
     assert "'r' and 'R'" in twice.notes[0]
     assert len(once.notes) == len(twice.notes) - 1
     parts = Splits(made([0, 2], tuple("rRb")), made([1, 2], tuple("rRb")), None)
-    with pytest.raises(DataError, match=r"class 'R' .* train split; .* \(if 'r' and 'R' mean the same, give them one"):
+    with pytest.raises(DataError, match=r"'R'.*train.*'r'"):
         check(parts)
 
 
@@ -55,7 +65,7 @@ def test_several_labels_are_carved_by_the_rarest():
     labels[:, 0] = 1.0
     labels[90:, 1] = 1.0
     labels[:5] = 0.0
-    whole = Arrays(np.zeros((100, 2, 2), dtype=np.uint8), labels, ("a", "b", "c"), name="data")
+    whole = of(labels, LabelsTarget(classes=("a", "b", "c")))
     train, val = carve(whole, 0.2, seed=0)
     assert counts(val) == [19, 2, 0]
     assert len(train) + len(val) == 100
@@ -63,21 +73,22 @@ def test_several_labels_are_carved_by_the_rarest():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0])
 def test_a_share_must_be_one(share):
-    with pytest.raises(DataError, match="between 0 and 1"):
+    with pytest.raises(DataError, match="val"):
         carve(made([0, 1, 2]), share, seed=0)
 
 
 def test_complete_says_what_it_chose():
     splits = complete(Found(made([0, 1, 2] * 20)), val=None, seed=0)
     assert (len(splits.train), len(splits.val), splits.test) == (54, 6, None)
-    assert "Validation is 6 of 60 training images (10 % of each class)" in splits.notes[0]
-    assert "no validation part" in splits.notes[0]
+    assert "6 of 60" in splits.notes[0]
+    assert "no validation split" in splits.notes[0]
+    assert "of each class" in splits.notes[0]
 
 
 def test_a_given_validation_part_wins_or_clashes():
     found = Found(made([0, 1, 2]), made([0, 1, 2, 2]))
     assert complete(found, val=None, seed=0).val is found.val
-    with pytest.raises(DataError, match=r"validation part of its own \(4 images\), so val=0.3"):
+    with pytest.raises(DataError, match=r"4 images.*val=0.3"):
         complete(found, val=0.3, seed=0)
     other = made([2, 1, 0], name="other")
     splits = complete(found, val=other, seed=0)
@@ -85,29 +96,80 @@ def test_a_given_validation_part_wins_or_clashes():
     assert "is not used" in splits.notes[-1]
 
 
+ANIMALS = {"label": ClassTarget(classes=("bird", "cat", "dog"))}
+SEVERAL = {"labels": LabelsTarget(classes=("bird", "cat", "dog"))}
+
+
 def test_align_matches_by_name():
-    moved = align(made([0, 1, 1], ("dog", "cat")), ("bird", "cat", "dog"), multi_label=False)
-    assert moved.labels.tolist() == [2, 1, 1]
-    assert moved.classes == ("bird", "cat", "dog")
-    several = align(made([0, 1, 1], ("dog", "cat")), ("bird", "cat", "dog"), multi_label=True)
-    assert several.labels.tolist() == [[0, 0, 1], [0, 1, 0], [0, 1, 0]]
-    again = align(several, ("bird", "cat", "dog", "emu"), multi_label=True)
-    assert again.labels[0].tolist() == [0, 0, 1, 0]
-    with pytest.raises(DataError, match=r"not among the 2 classes of the training data: 'dgo' \('dog'\?\)"):
-        align(made([0], ("dgo",)), ("cat", "dog"), multi_label=False)
-    with pytest.raises(DataError, match="several labels an image, where one is expected"):
-        align(several, ("bird", "cat", "dog"), multi_label=False)
+    moved = align(made([0, 1, 1], ("dog", "cat")), ANIMALS)
+    assert moved.targets["label"].tolist() == [2, 1, 1]
+    assert moved.schema == ANIMALS
+    several = align(made([0, 1, 1], ("dog", "cat")), SEVERAL)
+    assert several.targets["labels"].tolist() == [[0, 0, 1], [0, 1, 0], [0, 1, 0]]
+    again = align(several, {"labels": LabelsTarget(classes=("bird", "cat", "dog", "emu"))})
+    assert again.targets["labels"][0].tolist() == [0, 0, 1, 0]
+    with pytest.raises(DataError, match=r"2 classes.*'dgo'.*'dog'"):
+        align(made([0], ("dgo",)), {"label": ClassTarget(classes=("cat", "dog"))})
+    with pytest.raises(DataError, match="several labels"):
+        align(several, ANIMALS)
+    with pytest.raises(DataError, match="age"):
+        align(several, {"numbers": NumbersTarget(names=("age",))})
+
+
+def test_align_to_and_from_no_labels():
+    assert align(made([0, 1, 1]), {}).targets == {}
+    assert align(of(torch.zeros(3), None), {}).schema == {}
+    with pytest.raises(DataError, match="no labels"):
+        align(of(torch.zeros(3), None), ANIMALS)
+
+
+def test_align_matches_fields_by_name_and_kind_whatever_their_order():
+    label, age = ClassTarget(classes=("a", "b")), NumbersTarget(names=("age",))
+    values = {"numbers": torch.tensor([[3.0], [4.0]]), "label": torch.tensor([1, 0])}
+    images = np.zeros((2, 2, 2), dtype=np.uint8)
+    dataset = Arrays(images, values, {"numbers": age, "label": label}, name="two")
+    found = align(dataset, {"label": label, "numbers": age})
+    assert torch.equal(found.targets["label"], values["label"])
+    assert torch.equal(found.targets["numbers"], values["numbers"])
+    renamed = align(dataset, {"species": label, "age": age})
+    assert torch.equal(renamed.targets["species"], values["label"])
+    assert torch.equal(renamed.targets["age"], values["numbers"])
+
+
+def test_one_multi_label_split_makes_all_multi_label():
+    val = of(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), LabelsTarget(classes=("a", "b", "c")))
+    splits = complete(Found(made([0, 1, 2]), val), val=None, seed=0)
+    assert splits.train.schema == splits.val.schema == {"labels": LabelsTarget(classes=("a", "b", "c"))}
+    assert splits.train.targets["labels"].tolist() == torch.eye(3).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 5, 10, 15, 33, 100, 1000])
+def test_numbers_are_carved_evenly_whatever_their_count(count):
+    whole = of(torch.arange(count).float()[:, None], NumbersTarget(names=("age",)))
+    train, val = carve(whole, 0.1, seed=0)
+    assert len(val) == pytest.approx(max(0.1 * count, 1), abs=1)
+    assert len(train) + len(val) == count
+    if count >= 100:
+        assert val.targets["numbers"].mean() == pytest.approx(count / 2, rel=0.15)
+
+
+def test_images_without_labels_are_carved():
+    train, val = carve(of(torch.zeros(50), None), 0.2, seed=0)
+    assert (len(train), len(val), val.schema) == (40, 10, {})
+    splits = complete(Found(of(torch.zeros(50), None)), val=None, seed=0)
+    assert check(splits) is splits
+    assert "of each" not in splits.notes[0]
 
 
 @pytest.mark.parametrize(
     ("train", "val", "test", "classes", "message"),
     [
-        ([0, 0], [0], None, ("a",), "data has one class only, 'a'"),
-        ([0, 1], [0, 1, 2], None, ("a", "b", "c"), "class 'c' of data has no image in the train split"),
-        ([0, 1, 2, 2], [0, 1], None, ("a", "b", "c"), "class 'c' of data has no image in the val split"),
-        ([0, 1, 2], [0, 1], None, ("a", "b", "c"), "class 'c' of data has one image only"),
-        ([0, 1, 2], [0, 1, 2], [1], ("a", "b", "c"), "classes 'a', 'c' of data have no image in the test split"),
-        ([0, 1, 2], [], None, ("a", "b", "c"), "no image in its val split"),
+        ([0, 0], [0], None, ("a",), r"one class.*'a'"),
+        ([0, 1], [0, 1, 2], None, ("a", "b", "c"), r"'c'.*train"),
+        ([0, 1, 2, 2], [0, 1], None, ("a", "b", "c"), r"'c'.*val"),
+        ([0, 1, 2], [0, 1], None, ("a", "b", "c"), r"'c'.*one image"),
+        ([0, 1, 2], [0, 1, 2], [1], ("a", "b", "c"), r"'a', 'c'.*test"),
+        ([0, 1, 2], [], None, ("a", "b", "c"), "val"),
     ],
 )
 def test_gaps_are_refused(train, val, test, classes, message):

@@ -3,21 +3,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shipped import Skewed, photos
+from support.shipped import Skewed, photos, trained
 
 from vitrail.deploy import bench as module
-from vitrail.deploy.bench import Bench, BenchConfig, Timed, base_of, bench, open_artefacts, open_compiled, remember
-from vitrail.deploy.certificate import at_size
-from vitrail.deploy.engine import CHOICE, Engine, TorchEngine, artefacts_in, open_engine
+from vitrail.deploy.artefact.certificate import at_size
+from vitrail.deploy.artefact.engine import Engine, TorchEngine
+from vitrail.deploy.artefact.opening import CHOICE, artefacts_in, open_engine
+from vitrail.deploy.bench import Bench, BenchConfig, Timed, bench, remember
+from vitrail.deploy.contenders import open_artefacts
 from vitrail.deploy.timing import Spread
 from vitrail.errors import ConfigError
 
 
-def test_artefacts_and_a_run_side_by_side(shipped, model):
-    out, _ = shipped
-    eager = TorchEngine("run", model)
-    pixels = at_size(photos(4), (24, 16), eager)
-    wrong = Skewed(eager, -1e4 * np.eye(5)[eager.run(pixels)[0].argmax()])  # whatever it is, it is not that
+@pytest.mark.parametrize(("fixture", "kind"), [("shipped", "class"), ("shipped_numbers", "numbers")])
+def test_artefacts_and_a_run_side_by_side(fixture, kind, request):
+    out, _ = request.getfixturevalue(fixture)
+    eager = TorchEngine(trained(kind=kind, **({"depth": 1} if kind == "numbers" else {})))
+    pixels = at_size(photos(4), (24, 16), eager.preprocess)
+    if kind == "class":  # whatever its answer is, it is not that
+        wrong = Skewed(eager, -1e4 * np.eye(5)[eager.run(pixels)["logits"][0].argmax()])
+    else:
+        wrong = Skewed(eager, [3.0, 0.0])  # a quarter of the deviation
     engines = {"run": eager, "wrong": wrong} | open_artefacts(artefacts_in(out)[:2], (1,))
     found = bench(engines, pixels, BenchConfig(batches=(1, 3), rounds=2))
     assert [(row.name, row.batch) for row in found.rows] == [(name, batch) for batch in (1, 3) for name in engines]
@@ -25,28 +31,18 @@ def test_artefacts_and_a_run_side_by_side(shipped, model):
     assert all(row.speed == (1.0, 1.0, 1.0) for row in found.rows if row.name == "run")
     assert found.agreement["run"] == 1
     assert found.agreement["wrong"] < 1
-    assert "wrong" not in found.ranked, "what answers otherwise is never chosen"
-    assert "times run" in found.report()["Side by side"].columns
+    assert "wrong" not in found.ranked, "an engine with other answers is never chosen"
+    assert {"times run", "same answer"} <= set(found.report()["Side by side"].columns)
 
 
-def test_models_of_other_classes_are_no_contenders(model):
-    eager = TorchEngine("run", model)
-    other = Skewed(eager, 0)
-    other.card = replace(eager.card, labels=("yes", "no"))
-    with pytest.raises(ConfigError, match="other cannot be compared with run: their classes are not the same"):
-        bench({"run": eager, "other": other}, at_size(photos(1), (24, 16), eager))
-
-
-def test_the_base_is_the_last_in_float32(shipped, model):
-    engines = open_artefacts([shipped[0] / name for name in ("model.int8.onnx", "model.onnx", "model.xml")], (1,))
-    assert list(engines)[-1] == "model.xml, bf16"
-    assert base_of(engines) == "model.xml"
-    assert base_of(dict(list(engines.items())[:3])) == "model.onnx", "and not its dynamic int8, which comes after it"
-    assert base_of({"int8": engines["model.int8.onnx"]}) == "int8"
-    both = {"one": engines["model.onnx"], "two": open_engine(shipped[0] / "model.onnx", threads=2)}
-    assert base_of(both) == base_of(dict(reversed(both.items()))) == "two", "with all cores"
-    eager = TorchEngine("run", model)
-    assert base_of(engines | {"run, compiled": eager, "run": eager}) == "run"
+def test_models_of_other_tasks_are_not_compared(model):
+    eager, other = TorchEngine(model), TorchEngine(trained(kind="numbers"))
+    with pytest.raises(ConfigError, match="compared"):
+        bench({"run": eager, "other": other}, at_size(photos(1), (24, 16), eager.preprocess))
+    renamed = Skewed(eager, 0)
+    renamed.card = replace(eager.card, schema={"label": replace(eager.card.schema["label"], classes=tuple("vwxyz"))})
+    with pytest.raises(ConfigError, match="compared"):
+        bench({"run": eager, "other": renamed}, at_size(photos(1), (24, 16), eager.preprocess))
 
 
 def timed(name: str, batch: int, speed: float) -> Timed:
@@ -57,7 +53,7 @@ def timed(name: str, batch: int, speed: float) -> Timed:
 
 def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tmp_path):
     (tmp_path / "a.onnx").write_bytes((shipped[0] / "model.onnx").read_bytes())
-    engines = {"run": TorchEngine("run", model), "a": open_engine(tmp_path / "a.onnx", threads=1)}
+    engines = {"run": TorchEngine(model), "a": open_engine(tmp_path / "a.onnx", threads=1)}
     engines |= {"b": open_engine(shipped[0] / "model.onnx"), "c": open_engine(tmp_path / "a.onnx", threads=2)}
     speeds = {"run": (9.0, 9.0), "a": (4.0, 1.0), "b": (1.0, 3.0), "c": (20.0, 20.0)}
     rows = tuple(timed(name, batch, speed[batch > 1]) for batch in (1, 16) for name, speed in speeds.items())
@@ -73,8 +69,8 @@ def test_the_best_is_the_best_over_all_batches_and_remembered(shipped, model, tm
     assert (chosen.source, chosen.threads) == (str(tmp_path / "a.onnx"), 1)
 
 
-@pytest.mark.parametrize(("stem", "told"), [("model", ", bf16"), ("model.int8", "int8 with bf16")])
-def test_artefacts_of_openvino_are_tried_in_bf16_and_remembered(stem, told, shipped, tmp_path):
+@pytest.mark.parametrize(("stem", "backend"), [("model", ", bf16"), ("model.int8", "int8 with bf16")])
+def test_artefacts_of_openvino_are_tried_in_bf16_and_remembered(stem, backend, shipped, tmp_path):
     for name in (f"{stem}.xml", f"{stem}.bin"):
         (tmp_path / name).write_bytes((shipped[0] / name).read_bytes())
     engines = open_artefacts(artefacts_in(tmp_path), (1,))
@@ -84,7 +80,7 @@ def test_artefacts_of_openvino_are_tried_in_bf16_and_remembered(stem, told, ship
     agreement = dict.fromkeys(engines, 1.0)
     found = Bench(rows=rows, base=rows[0].name, engines=engines, agreement=agreement, images=1, needed=0.99)
     remember(found, tmp_path)
-    assert open_engine(tmp_path).backend.endswith(told)
+    assert open_engine(tmp_path).backend.endswith(backend)
 
 
 def test_float32_of_onnx_is_tried_in_int8_without_calibration_and_remembered(shipped, model, tmp_path):
@@ -99,7 +95,7 @@ def test_float32_of_onnx_is_tried_in_int8_without_calibration_and_remembered(shi
 
 
 class Slow(Skewed):
-    """Takes its time, by a clock that tests hold."""
+    """Takes its time, by a clock of the test."""
 
     now = 0.0
 
@@ -108,7 +104,7 @@ class Slow(Skewed):
         self.seconds, self.calls = seconds, 0
         self.backend = "one kind" if seconds > 1 else "another"
 
-    def run(self, images: np.ndarray) -> np.ndarray:
+    def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
         self.calls += 1
         Slow.now += self.seconds * len(images)
         return super().run(images)
@@ -116,34 +112,17 @@ class Slow(Skewed):
 
 def test_who_is_slow_leaves_early_but_the_base_stays(model, monkeypatch):
     monkeypatch.setitem(module._CLOCKS, "processor", lambda: Slow.now)
-    eager = TorchEngine("run", model)
+    eager = TorchEngine(model)
     pace = {"base": 9.0, "fast": 1.0, "near": 1.5, "far": 4.0}
     engines = {name: Slow(eager, seconds) for name, seconds in pace.items()}
-    pixels = at_size(photos(2), (24, 16), eager)
+    pixels = at_size(photos(2), (24, 16), eager.preprocess)
     found = bench(engines, pixels, BenchConfig(batches=(2,), rounds=5, clock="processor"))
     assert {row.name: row.rounds for row in found.rows} == {"base": 5, "fast": 5, "near": 5, "far": 2}
     assert {row.name: row.speed.median for row in found.rows} == {"base": 1, "fast": 9, "near": 6, "far": 9 / 4}
     assert [row.milliseconds.median for row in found.rows] == [18000, 2000, 3000, 8000]
-    assert [engine.calls for engine in engines.values()] == [8, 8, 7, 4], "answers of one kind are asked for once"
+    assert [engine.calls for engine in engines.values()] == [8, 8, 7, 4], "engines of one kind run once"
 
 
-@pytest.mark.slow
-def test_a_compiled_run_answers_as_the_eager_one_and_says_nothing_else(model, capfd):
-    eager = TorchEngine("run", model)
-    pixels = at_size(photos(6), (24, 16), eager)
-    for name, engine in open_compiled("run", model).items():
-        close = 0.05 if "bf16" in name else 1e-4
-        expected = eager.run(pixels)
-        np.testing.assert_allclose(engine.run(pixels), expected, atol=close * np.abs(expected).max())
-        assert "compiled" in engine.backend
-    assert capfd.readouterr() == ("", "")
-
-
-def test_threads_are_tried_up_to_the_cores(shipped):
-    path = shipped[0] / "model.onnx"
-    assert list(open_artefacts([path], (1,))) == ["model.onnx", "model.onnx, dynamic int8"]
-    assert all(name.startswith("model.onnx") for name in open_artefacts([path]))
-    with pytest.raises(ConfigError, match="one a core"):
-        open_artefacts([path], (100_000,))
-    with pytest.raises(ConfigError, match="nothing to measure"):
+def test_nothing_to_measure_is_refused():
+    with pytest.raises(ConfigError, match="nothing"):
         bench({}, np.zeros((1, 2, 2, 3), np.uint8))

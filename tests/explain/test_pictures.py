@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-import vitrail
-from vitrail.explain.pictures import LARGEST, picture, read_pictures
+from vitrail.data.preprocess import Preprocess
+from vitrail.explain.pictures import MAX_SIDE, fitted_picture, read_pictures
 
-CONFIG = vitrail.create("vit_tiny_patch16", dim=16, depth=1, num_heads=1, image_size=32, num_classes=3).config
+PREPROCESS = Preprocess(image_size=(32, 32))
 
 
 def test_files_and_what_is_none(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_files_and_what_is_none(tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_text("<html>")
     (tmp_path / "empty").mkdir()
     names = [tmp_path / name for name in ("good.png", "bad.jpg", "none.png", "empty")]
-    found, broken = read_pictures(names, CONFIG)
+    found, broken = read_pictures(names, PREPROCESS)
     assert [one.name for one in found] == [str(names[0])]
     assert list(broken) == [str(name) for name in names[1:]]
     assert "HTML" in broken[str(names[1])]
@@ -28,12 +28,14 @@ def test_files_and_what_is_none(tmp_path: Path) -> None:
 def test_people_see_the_same_part_at_a_larger_scale() -> None:
     image = torch.zeros(3, 300, 400, dtype=torch.uint8)
     image[:, :, 50:350] = 200  # what is left of the middle
-    found = picture(image, CONFIG, name="a")
+    found = fitted_picture(image, PREPROCESS, name="a")
     assert found.pixels.shape == (3, 32, 32)
     assert found.shown.shape == (3, 288, 288)  # nine times, as far as 300 pixels go
     assert found.shown.min() == 200
-    assert max(picture(torch.zeros(3, 2000, 2000, dtype=torch.uint8), CONFIG, name="b").shown.shape) <= LARGEST
-    assert picture(torch.zeros(1, 9, 9, dtype=torch.uint8), CONFIG, name="c").shown.shape == (3, 32, 32)
+    assert (
+        max(fitted_picture(torch.zeros(3, 2000, 2000, dtype=torch.uint8), PREPROCESS, name="b").shown.shape) <= MAX_SIDE
+    )
+    assert fitted_picture(torch.zeros(1, 9, 9, dtype=torch.uint8), PREPROCESS, name="c").shown.shape == (3, 32, 32)
 
 
 def test_masks_are_cut_as_their_pictures_are(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_masks_are_cut_as_their_pictures_are(tmp_path: Path) -> None:
     expected = torch.zeros(32, 32, dtype=torch.bool)
     expected[:16, :16] = True
     for masks in (tmp_path / "masks", tmp_path / "masks" / "a.png"):
-        (found,), broken = read_pictures([tmp_path / "a.jpg"], CONFIG, masks=masks)
+        (found,), broken = read_pictures([tmp_path / "a.jpg"], PREPROCESS, masks=masks)
         assert torch.equal(found.mask, expected)
         assert not broken
 
@@ -59,10 +61,22 @@ def test_masks_that_do_not_fit_are_told(tmp_path: Path) -> None:
     Image.fromarray(np.full((20, 30), 255, np.uint8)).save(masks / "small.png")
     Image.fromarray(np.zeros((40, 60), np.uint8)).save(masks / "empty.png")
     (masks / "text.png").write_text("<html>")
-    found, broken = read_pictures(sorted(tmp_path.glob("*.png")), CONFIG, masks=masks)
+    found, broken = read_pictures(sorted(tmp_path.glob("*.png")), PREPROCESS, masks=masks)
     assert not found
-    told = {Path(name).stem: why for name, why in broken.items()}
-    assert "there is no alone.png in" in told["alone"]
-    assert "shows no object" in told["empty"]
-    assert "has 20 x 30 pixels, and its picture 40 x 60" in told["small"]
-    assert "masks/text.png cannot be decoded" in told["text"]
+    reasons = {Path(name).stem: reason for name, reason in broken.items()}
+    assert "alone.png" in reasons["alone"]
+    assert "shows no object" in reasons["empty"]
+    assert "20 x 30" in reasons["small"]
+    assert "masks/text.png" in reasons["text"]
+
+
+def test_the_part_is_that_of_the_preprocessing() -> None:
+    image = torch.zeros(3, 128, 128, dtype=torch.uint8)
+    image[:, 32:96, 32:96] = 200
+    central = Preprocess(image_size=(32, 32), resize="crop", crop=0.5)
+    found = fitted_picture(image, central, name="a")
+    assert found.pixels[:, 2:-2, 2:-2].min() > 190
+    assert found.shown.shape == (3, 128, 128)
+    assert found.shown[:, 4:-4, 4:-4].min() > 190
+    padded = Preprocess(image_size=(32, 32), resize="pad")
+    assert fitted_picture(torch.zeros(3, 64, 128, dtype=torch.uint8), padded, name="b").pixels[0, 0, 0] > 100

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from registered import one_of_each_family, pictures, tiny
+from support.registered import one_of_each_family, pictures, tiny
 
 from vitrail.errors import ConfigError, InputError
 from vitrail.explain import cka
@@ -105,7 +105,7 @@ def test_every_family_is_compared_with_itself(name):
     assert found.isfinite().all()
     assert model.training
     assert report["Data"].values["images"] == 11
-    assert report["Data"].values["images in batches too small to count"] == 2
+    assert report["Data"].values["images in batches that were too small"] == 2
     assert Report.from_json(report.to_json()) == report
 
 
@@ -113,10 +113,10 @@ def test_two_models_of_different_sizes_are_compared():
     first, second = tiny("vit_tiny_patch16"), tiny("convnext_atto", image_size=64)
     report = cka(first, [pictures(first, 8)], second, layers=[0, -1], layers_b=[-1])
     assert numbers(report).shape == (2, 1)
-    assert report["Data"].values["images resized for the second"] == "64 x 64"
-    drawing = ElementTree.fromstring(report["Likeness"].source)
+    assert report["Data"].values["images resized for the second model"] == "64 x 64"
+    drawing = ElementTree.fromstring(report["Similarity"].source)
     assert len(drawing.findall(".//rect[@class='cell']")) == 2
-    assert "layer of the second 4" in report["Likeness"].source
+    assert "layer of the second model 4" in report["Similarity"].source
 
 
 def test_bf16_and_task_models_are_taken():
@@ -128,13 +128,13 @@ def test_bf16_and_task_models_are_taken():
 
 def test_bad_input_is_told():
     model = tiny()
-    with pytest.raises(InputError, match="no images to compare layers by"):
+    with pytest.raises(InputError, match="no images"):
         cka(model, [pictures(model, 3)])
-    with pytest.raises(InputError, match="a batch has 3 images; likeness needs 4 or more"):
+    with pytest.raises(InputError, match="3 images"):
         Similarity().update([torch.randn(3, 2)])
     with pytest.raises(ConfigError, match="layer 7 does not exist; the model has 2 blocks"):
         cka(model, [pictures(model, 4)], layers=[7])
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="layers_b"):
         cka(model, [pictures(model, 4)], layers_b=[0])
 
 

@@ -1,4 +1,4 @@
-"""Batch norms that count over all processes: alone they are torch's own; two real processes are in test_distributed."""
+"""Synchronised batch norms: with one process they equal torch's own; test_distributed runs two processes."""
 
 import copy
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from vitrail.layers.batch_norm import Together, count_together, hold_still
+from vitrail.layers.batch_norm import SyncedBatchNorm, freeze_statistics, sync_batch_norms
 from vitrail.layers.linear_norm import NormLinear
 
 
@@ -27,8 +27,8 @@ def test_one_process_has_the_statistics_of_torch(norm: nn.Module, shape: tuple[i
     with torch.no_grad():
         usual.weight.uniform_()
         together.load_state_dict(usual.state_dict())
-    count_together(together)
-    assert isinstance(together, Together)
+    sync_batch_norms(together)
+    assert isinstance(together, SyncedBatchNorm)
     gradients = []
     for one in (usual, together):
         values = (3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
@@ -46,14 +46,14 @@ def test_one_process_has_the_statistics_of_torch(norm: nn.Module, shape: tuple[i
 @pytest.mark.usefixtures("group")
 def test_what_comes_in_half_goes_out_half_and_is_counted_whole() -> None:
     norm = nn.BatchNorm2d(2)
-    count_together(norm)
+    sync_batch_norms(norm)
     assert norm(torch.full((2, 2, 300, 300), 3.0, dtype=torch.bfloat16)).dtype == torch.bfloat16
     assert norm.running_mean.tolist() == pytest.approx([0.3, 0.3])  # 180,000 times 3 is too much for bfloat16
 
 
 def test_a_process_with_one_vector_counts_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     head = NormLinear(3, 2).train()
-    count_together(head)
+    sync_batch_norms(head)
     asked = []
     monkeypatch.setattr(dist, "all_reduce", lambda total: asked.append(total.mul_(2)))  # another one has the same
     head(torch.ones(1, 3))
@@ -64,7 +64,7 @@ def test_a_process_with_one_vector_counts_with_the_others(monkeypatch: pytest.Mo
 def test_a_frozen_norm_keeps_its_statistics_until_it_is_thawed() -> None:
     frozen, learning = nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2)
     both = nn.Sequential(frozen, learning)
-    hold_still(both)
+    freeze_statistics(both)
     both.train()(1 + torch.arange(6.0).view(3, 2))
     assert (frozen.running_mean == 0).all()
     assert (learning.running_mean != 0).all()

@@ -1,8 +1,8 @@
-"""Blocks against the formulas that their papers write down."""
+"""Blocks against the formulas of their papers."""
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import Site, SoftmaxConfig
 from vitrail.layers.block import Block

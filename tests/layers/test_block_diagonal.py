@@ -1,7 +1,7 @@
-"""Block-diagonal attention: blocks, whole or cut off at the border, that are alone."""
+"""Block-diagonal attention: blocks do not attend to each other, also where they are cut off at the border."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import BlockDiagonalConfig, Site, SoftmaxConfig
 

@@ -1,8 +1,8 @@
-"""Attention by rows and by strips: the same in pieces as in one, forward, backward, compiled and exported."""
+"""Attention by rows and by strips equals attention in one step: forward, backward, compiled and exported."""
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -39,7 +39,7 @@ def outcome(layer, tokens, grid=GRID):
 
 @pytest.fixture
 def count(monkeypatch):
-    """Sets how many pairs are done at a time: 1 makes a step of each row; maps are never tall enough for strips."""
+    """Sets the number of pairs per step: 1 means one row per step; maps are never tall enough for strips."""
 
     def set_pairs(pairs):
         for name, value in (("PAIRS", pairs), ("FEW", 0), ("TALL", 10**6)):
@@ -50,7 +50,7 @@ def count(monkeypatch):
 
 @pytest.fixture
 def in_place(monkeypatch):
-    """Makes every map tall enough for the kernel to read its bias in the strips."""
+    """Makes every map tall enough for the kernel to read its bias from the strips."""
     monkeypatch.setattr(by_rows, "TALL", 1)
 
 
@@ -155,7 +155,7 @@ def test_in_place_compiles():
 
 
 class LargestStorage(TorchDispatchMode):
-    """Remembers the largest storage of a tensor: views have that of what they look into."""
+    """Records the largest storage of a tensor; a view has the storage of its base."""
 
     bytes = 0
 

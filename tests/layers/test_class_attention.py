@@ -1,7 +1,7 @@
-"""Class attention: the class token hears all, the patches keep to themselves."""
+"""Class attention: the class token attends to all tokens, patches are not changed."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import ClassAttention, CrossAttention, Site
 

@@ -1,8 +1,8 @@
-"""Convolutional pieces: what each adds to its input, and what is left out where nothing is to be done."""
+"""Convolutional layers: their residual connections, and parts that are left out if they are not needed."""
 
 import pytest
 import torch
-from parity import randomise
+from parity.compare import randomise
 from torch import nn
 
 from vitrail.layers.conv import ConvNorm, InvertedResidual, ResidualBlock, SqueezeExcite, coarsened, depthwise

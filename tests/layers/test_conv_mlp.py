@@ -1,8 +1,8 @@
-"""Mix-FFN: the hidden layer reads its neighbours, prefix tokens do not."""
+"""Mix-FFN: the hidden layer of patches mixes neighbours, that of prefix tokens does not."""
 
 import torch
 import torch.nn.functional as F
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.conv_mlp import ConvMLPConfig
 from vitrail.layers.norm import LayerNormConfig

@@ -1,7 +1,7 @@
-"""Convolutional projection: what the convolutions see, who passes around them, and the published scale."""
+"""Convolutional projection: the input of the convolutions, prefix tokens, and the published scale."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import nn
 
 from vitrail.layers.attention import ConvProjectionConfig, Site
@@ -18,7 +18,7 @@ def draw() -> torch.Tensor:
 
 
 def as_if_absent(conv: nn.Module) -> None:
-    """A depth-wise filter that keeps its centre, behind a norm that keeps everything."""
+    """A depth-wise convolution and a norm that are the identity."""
     conv.conv.weight.data.zero_()
     conv.conv.weight.data[:, :, 1, 1] = 1
     conv.norm.eps = 0.0

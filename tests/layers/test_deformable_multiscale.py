@@ -1,9 +1,9 @@
-"""Multi-scale deformable attention against Hugging Face's, its start in the paper, and single places by hand."""
+"""Multi-scale deformable attention against Hugging Face's, the paper's initialisation, and single points by hand."""
 
-import peers  # noqa: F401  (makes transformers loadable)
 import pytest
+import support.peers  # noqa: F401  (makes transformers loadable)
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import nn
 from transformers import DeformableDetrConfig
 from transformers.models.deformable_detr.modeling_deformable_detr import DeformableDetrMultiscaleDeformableAttention
@@ -55,7 +55,7 @@ def test_starts_as_in_the_paper():
     layer = layer_of(num_heads=8, points=3)
     queries, references, _ = inputs(dtype=torch.float32)
     torch.testing.assert_close(layer.shares(queries), torch.full((2, 5, 8, 3, 3), 1 / 9))
-    steps = (layer.places(queries, references, GRIDS) - references[:, :, None, :, None]) * torch.tensor(
+    steps = (layer.locations(queries, references, GRIDS) - references[:, :, None, :, None]) * torch.tensor(
         [(columns, rows) for rows, columns in GRIDS]
     )[:, None]
     around = [(1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1)]  # eight heads, eight neighbours
@@ -71,7 +71,7 @@ def test_starts_as_in_the_paper():
 
 @torch.no_grad()
 def test_the_middle_of_a_pixel_reads_that_pixel():
-    """One level, one point, no offset: the output is the value of the pixel that the reference names."""
+    """One level, one point, no offset: the output is the value of the pixel at the reference."""
     layer = layer_of(levels=1, points=1).double()
     nn.init.zeros_(layer.offsets.bias)
     tokens = torch.randn(2, 24, 32, dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_a_box_scales_the_offsets():
     """Half the width of a box is the offset of the last point of the head that looks along x."""
     layer = layer_of(num_heads=4)
     queries, references, _ = inputs(4, dtype=torch.float32)
-    places = layer.places(queries, references, GRIDS)
+    places = layer.locations(queries, references, GRIDS)
     torch.testing.assert_close(places[:, :, 0, :, 1, 0], references[..., 0] + references[..., 2] / 2)
     torch.testing.assert_close(places[:, :, 0, :, 0, 0], references[..., 0] + references[..., 2] / 4)
 
@@ -102,9 +102,9 @@ def test_gradients_check():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grids": GRIDS[:2]}, "reads 3 levels; there are 2 grids, and references for 3"),
-        ({"references": torch.rand(2, 5, 3, 3)}, "references have 3 numbers; a point has 2, a box 4"),
-        ({"grids": [(6, 4), (3, 2), (2, 2)]}, rf"hold {TOKENS + 2} tokens; there are {TOKENS}"),
+        ({"grids": GRIDS[:2]}, r"3 levels.*2 grids"),
+        ({"references": torch.rand(2, 5, 3, 3)}, r"references.* 3 "),
+        ({"grids": [(6, 4), (3, 2), (2, 2)]}, rf"{TOKENS + 2} .*{TOKENS}"),
     ],
 )
 def test_wrong_inputs_are_named(change, message):
@@ -115,5 +115,5 @@ def test_wrong_inputs_are_named(change, message):
 
 
 def test_heads_divide_the_width():
-    with pytest.raises(ConfigError, match="dim 32 does not divide into 5 heads"):
+    with pytest.raises(ConfigError, match=r"32 .*num_heads 5"):
         layer_of(num_heads=5)

@@ -1,7 +1,7 @@
-"""Dilated attention: a neighbourhood with gaps is a neighbourhood within each residue class."""
+"""Dilated attention equals neighbourhood attention within each residue class."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import DilatedConfig, NeighbourhoodConfig, Site
 

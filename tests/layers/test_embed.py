@@ -1,4 +1,4 @@
-"""Where a stage begins: the grid that is promised, and a norm over channels."""
+"""Embeddings: the computed grid, and a norm over channels."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Fourier positions: worked out by hand, and the same span on every grid."""
+"""Fourier positions: values by hand, and the same range on every grid."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Batch norms folded into their neighbours: the same function with fewer layers."""
+"""Batch norms folded into other layers: the same function with fewer layers."""
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import nn
 
 from vitrail.errors import Unsupported
@@ -11,7 +11,7 @@ from vitrail.layers.fuse import Fusable, fold_batch_norm, fold_batch_norm_before
 
 
 def seen(norm: nn.Module) -> nn.Module:
-    """A batch norm that has seen data, with weights that are not ones."""
+    """A batch norm with random statistics and weights."""
     randomise(norm)
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.2, 3.0)
@@ -69,12 +69,12 @@ def test_keeps_type_and_mode():
 
 
 def test_a_norm_without_statistics_cannot_vanish():
-    with pytest.raises(Unsupported, match="running mean"):
+    with pytest.raises(Unsupported, match="running"):
         fold_batch_norm(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False))
 
 
 class Doubled(Fusable):
-    """Two maps in a row, which are one."""
+    """Two consecutive maps that fold into one."""
 
     def __init__(self):
         super().__init__()

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from registered import randomise, variants
+from support.registered import randomise, variants
 from torch import Tensor, nn
 
 from vitrail.errors import InputError
@@ -16,9 +16,9 @@ from vitrail.layers.patch import PatchConfig
 from vitrail.layers.pool import PoolConfig
 
 DIM, GRID = 16, (3, 2)
-# MLPs whose hidden layer reads its neighbours; all others treat tokens alone.
+# MLPs whose hidden layer mixes neighbours; all others treat tokens independently.
 SPATIAL: frozenset[str] = frozenset({"conv_mlp"})
-# Patch embeddings with norms over the whole image; in all others a patch sees its surroundings alone.
+# Patch embeddings with norms over the whole image; in all others a patch depends only on its surroundings.
 WHOLE = frozenset({"resnet"})
 PATCHES, MLPS, NORMS, POOLS = (variants(base) for base in (PatchConfig, MLPConfig, NormConfig, PoolConfig))
 

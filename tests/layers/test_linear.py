@@ -1,8 +1,8 @@
-"""Linear attention: worked out by hand, and linear in fact."""
+"""Linear attention: values by hand, and a cost that is linear."""
 
 import torch
-from registered import randomise
-from scaling import cost, growth
+from support.registered import randomise
+from support.scaling import cost, growth
 
 from vitrail.layers.attention import LinearConfig, Site, SoftmaxConfig
 

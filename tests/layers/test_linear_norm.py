@@ -1,7 +1,7 @@
-"""Linear maps beside a batch norm: statistics over all tokens, and one map after folding."""
+"""Linear maps with a batch norm: statistics over all tokens, and one map after folding."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import nn
 
 from vitrail.layers.linear_norm import LinearNorm, NormLinear

@@ -1,9 +1,9 @@
-"""Linformer: what its mixtures are, and how they move to another grid."""
+"""Linformer: its learned mixtures, and their resampling to another grid."""
 
 import pytest
 import torch
-from registered import randomise
-from scaling import growth
+from support.registered import randomise
+from support.scaling import growth
 
 from vitrail.errors import Unsupported
 from vitrail.layers.attention import LinformerConfig, Site, SoftmaxConfig
@@ -52,7 +52,7 @@ def test_shared_has_one_map():
 
 def test_weights_are_refused_with_the_reason():
     layer = LinformerConfig().build(Site(dim=32, num_heads=2, grid=(2, 3)))
-    with pytest.raises(Unsupported, match="mixtures of patches whose parts may be negative"):
+    with pytest.raises(Unsupported, match="LinformerAttention"):
         layer.weights(torch.randn(1, 6, 32), (2, 3))
 
 

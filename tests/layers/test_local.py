@@ -1,7 +1,7 @@
 """Local attention: windows around each patch, cut off at the border."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import LocalConfig, Site
 

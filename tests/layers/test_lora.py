@@ -1,8 +1,8 @@
-"""LoRA: nothing changes at the start, only little learns, and merging is exact."""
+"""LoRA: the output is initially unchanged, few parameters are trainable, and merging is exact."""
 
 import pytest
 import torch
-from registered import one_of_each_family, pictures, tiny
+from support.registered import one_of_each_family, pictures, tiny
 from torch import nn
 
 from vitrail.errors import ConfigError
@@ -11,7 +11,7 @@ from vitrail.models.checkpoint import load, save
 
 
 def maps(name: str) -> bool:
-    """Whether a family has linear maps that are adapted by default; convolutions are not."""
+    """Whether a family has linear maps with the default names."""
     return any(path.rpartition(".")[2] in TARGETS and type(m) is nn.Linear for path, m in tiny(name).named_modules())
 
 
@@ -19,7 +19,7 @@ with_maps = pytest.mark.parametrize("name", [name for name in one_of_each_family
 
 
 def taught(model):
-    """The model after its updates have become something."""
+    """The model with random LoRA updates."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
@@ -140,9 +140,9 @@ def test_fresh_updates_come_from_the_seed():
 @pytest.mark.parametrize(
     ("rank", "targets", "message"),
     [
-        (0, ("qkv",), "rank of LoRA is 0"),
-        (2, ("qvk",), "no linear map named 'qvk'; did you mean 'qkv'"),
-        (2, ("head",), "no linear map named 'head'"),
+        (0, ("qkv",), r"rank .*0"),
+        (2, ("qvk",), r"'qvk'.*'qkv'"),
+        (2, ("head",), "'head'"),
     ],
 )
 def test_bad_options_are_refused_and_change_nothing(rank, targets, message):
@@ -154,10 +154,10 @@ def test_bad_options_are_refused_and_change_nothing(rank, targets, message):
 
 def test_twice_is_refused():
     model = add_lora(tiny(), 2)
-    with pytest.raises(ConfigError, match="has LoRA already"):
+    with pytest.raises(ConfigError, match="LoRA"):
         add_lora(model, 2)
 
 
 def test_a_model_without_such_layers_is_refused():
-    with pytest.raises(ConfigError, match="no linear map named qkv or"):
+    with pytest.raises(ConfigError, match="qkv"):
         add_lora(nn.Sequential(nn.Linear(2, 2)), 2)

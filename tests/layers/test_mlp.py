@@ -1,10 +1,10 @@
-"""MLP, SwiGLU and StarReLU by their formulas."""
+"""MLP, SwiGLU and StarReLU against their formulas."""
 
 import math
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 from torch import nn
 
 from vitrail.layers.mlp import GeluMLPConfig, StarReLUConfig, SwiGLUConfig, activate

@@ -1,7 +1,7 @@
-"""Neighbourhood attention: the nearest patches, as many at the border as elsewhere."""
+"""Neighbourhood attention: the nearest patches, also at the border."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import NeighbourhoodConfig, Site
 

@@ -1,8 +1,8 @@
-"""Normalisation by its formulas."""
+"""Normalisation against its formulas."""
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.norm import GroupNormConfig, LayerNormConfig, RMSNormConfig, UnbiasedLayerNormConfig
 

@@ -1,11 +1,11 @@
-"""Positions by hand: golden values, other people's formulas, and the rules of resampling."""
+"""Positions: golden values, published formulas, and resampling."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.errors import ConfigError
 from vitrail.layers.position import (
@@ -40,7 +40,7 @@ def test_sincos_2d_by_hand():
 
 
 def mae_sincos_2d(dim, grid):
-    """The table of MAE, as its paper's code states it, written anew in numpy: half of the width for each axis."""
+    """The table of MAE as in its code, in numpy: half of the width for each axis."""
 
     def one_axis(width, places):
         omega = 1 / 10_000 ** (np.arange(width // 2, dtype=np.float64) / (width / 2))
@@ -52,7 +52,7 @@ def mae_sincos_2d(dim, grid):
 
 
 def simple_vit_sincos_2d(dim, grid):
-    """The table of SimpleViT, as its appendix states it, written anew in numpy."""
+    """The table of SimpleViT as in its appendix, in numpy."""
     y, x = np.mgrid[: grid[0], : grid[1]]
     omega = np.arange(dim // 4) / (dim // 4 - 1)
     omega = 1.0 / (10_000**omega)

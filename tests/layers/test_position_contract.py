@@ -1,10 +1,10 @@
-"""What every registered position must do: alone, where it is added to tokens, and in a model, wherever it acts."""
+"""The contract of all registered positions: alone, if they are added to tokens, and in a model."""
 
 import copy
 
 import pytest
 import torch
-from registered import pictures, randomise, tiny, variants
+from support.registered import pictures, randomise, tiny, variants
 from torch import Tensor
 
 from vitrail.errors import ResampledNotice

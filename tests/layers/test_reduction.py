@@ -1,9 +1,9 @@
-"""Spatial-reduction attention: keys by hand, limits in which it is softmax attention, and what weights mean."""
+"""Spatial-reduction attention: keys by hand, cases that equal softmax attention, and the meaning of weights."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.attention import ReductionConfig, Site, SoftmaxConfig
 from vitrail.layers.norm import LayerNormConfig

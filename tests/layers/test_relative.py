@@ -1,10 +1,10 @@
-"""Relative positions: the index by brute force, and the bias it reads."""
+"""Relative positions: the index by brute force, and the bias."""
 
 import itertools
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.position import resample
 from vitrail.layers.relative import RelativeConfig, relative_index

@@ -1,10 +1,10 @@
-"""Branches that become one convolution: the same outputs, by hand and at random."""
+"""Branches that fold into one convolution: the same outputs, by hand and with random weights."""
 
 import copy
 
 import pytest
 import torch
-from parity import randomise
+from parity.compare import randomise
 from torch import nn
 
 from vitrail.layers.fuse import fuse

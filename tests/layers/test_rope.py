@@ -1,4 +1,4 @@
-"""Rotary positions: what a rotation keeps, what it depends on, and its angles by hand."""
+"""Rotary positions: invariants of a rotation, relative offsets, and angles by hand."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Stages: what flows through maps and tokens, and how the two turn into each other."""
+"""Stages on maps and on tokens, and the conversion between them."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from vitrail.layers.tokens import PrefixTokens
 
 
 class Add(nn.Module):
-    """A block that adds a number, to maps or to tokens, and writes down the grid that it was told."""
+    """A block that adds a number to maps or tokens, and records the grid that it gets."""
 
     def __init__(self, number: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A bias in strips: each pair of patches finds the entry of its offset, as a view."""
+"""A bias in strips: each pair of patches has the entry of its offset, as a view."""
 
 import itertools
 
@@ -13,7 +13,7 @@ every_stride = pytest.mark.parametrize("stride", [1, 2, 3])
 
 
 def table_of(grid):
-    """A number for each offset of a head: no two are alike."""
+    """A different number for each offset and head."""
     rows, columns = (2 * length - 1 for length in grid)
     return torch.arange(2.0 * rows * columns).view(2, rows, columns)
 
@@ -48,7 +48,7 @@ def test_rows_are_some_of_the_whole(grid, stride):
 def test_the_prefix_stands_before_all():
     strips = strips_of((3, 2), prefix=2)
     whole = strips.whole()
-    assert torch.equal(whole[:, :2], strips.asked)
+    assert torch.equal(whole[:, :2], strips.prefix_queries)
     assert torch.equal(whole[:, 2:, :2], strips.prefix[:, None].expand(-1, 6, -1))
     assert torch.equal(whole[:, 2:, 2:], strips_of((3, 2)).whole())
 

@@ -1,11 +1,11 @@
-"""Sparse attention by tiles: however a grid is cut, it is a mask over all pairs at a fraction of the cost."""
+"""Sparse attention by tiles equals dense attention with a mask, at a fraction of the cost."""
 
 import copy
 
 import pytest
 import torch
-from registered import randomise
-from scaling import cost, growth
+from support.registered import randomise
+from support.scaling import cost, growth
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitrail.layers.attention import (

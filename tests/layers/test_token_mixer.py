@@ -1,7 +1,7 @@
-"""Pooling and separable convolution as mixers, by their formulas."""
+"""Pooling and separable convolution as mixers, against their formulas."""
 
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.token_mixer import PoolMixer, SepConvMixer, pool_difference
 

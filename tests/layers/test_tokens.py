@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from registered import randomise
+from support.registered import randomise
 
 from vitrail.layers.tokens import PrefixTokens
 

@@ -1,4 +1,4 @@
-"""Window attention: values by hand, who sees whom, the shift, the padding, other grids, and its price."""
+"""Window attention: values by hand, which tokens attend to which, shift, padding, other grids, and cost."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from registered import randomise
+from support.registered import randomise
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import tiny
+from support.published import Published, check_published
+from support.registered import tiny
 
 from vitrail.errors import InputError
 
@@ -38,5 +38,5 @@ def test_the_head_reads_the_class_token():
 def test_the_smallest_image_is_named():
     model = tiny("cvt_13")
     assert model(torch.randn(1, 3, 3, 3)).shape == (1, 5)
-    with pytest.raises(InputError, match="2 x 9 pixels is too small; the smallest that fits is 3 x 3"):
+    with pytest.raises(InputError, match=r"2 x 9 .*3 x 3"):
         model(torch.randn(1, 3, 2, 9))

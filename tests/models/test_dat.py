@@ -1,4 +1,4 @@
-"""DAT against a model in loops, its published sizes, and what moving points must and must not change."""
+"""DAT against a model in loops, its published sizes, and the effect of moving points."""
 
 import copy
 import math
@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from deformable_loops import by_hand
-from published import Published, check_published
-from registered import randomise
+from support.deformable_loops import by_hand
+from support.published import Published, check_published
+from support.registered import randomise
 from torch import Tensor
 
 import vitrail
@@ -143,7 +143,7 @@ def test_points_that_stay_do_not_read_the_networks_that_move_them():
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
 def test_moves_to_another_size():
     model = small()
-    with pytest.raises(InputError, match="built for 64 x 96"):
+    with pytest.raises(InputError, match="64 x 96"):
         model(torch.randn(1, 3, 96, 64, dtype=torch.float64))
     model.resize((96, 160))
     assert model(torch.randn(1, 3, 96, 160, dtype=torch.float64)).shape == (1, 5)
@@ -167,8 +167,8 @@ def test_the_authors_files_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"kernels": (5, 3)}, ConfigError, "kernels has 2 entries, depths 4"),
-        ({"num_heads": (1, 2, 8, 8), "group_heads": 3}, ConfigError, "8 heads do not divide into groups of 3"),
+        ({"kernels": (5, 3)}, ConfigError, r"kernels.* 2 .*depths"),
+        ({"num_heads": (1, 2, 8, 8), "group_heads": 3}, ConfigError, r"8 heads.* 3"),
         ({"image_size": (64, 100)}, InputError, "64 x 96"),
     ],
 )

@@ -1,7 +1,7 @@
 """Staged models with two heads."""
 
 import torch
-from registered import pictures, tiny
+from support.registered import pictures, tiny
 
 
 def test_new_heads_are_two_and_differ():

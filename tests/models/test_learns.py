@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from registered import one_of_each_design, shrunk
+from support.registered import one_of_each_design, shrunk
 from torch import Tensor
 
 from vitrail.config import apply
-from vitrail.data.embedded import read_embedded
+from vitrail.data.sources.embedded import read_embedded
 from vitrail.models.registry import build, resolve
 
 IMAGES, STEPS, BATCH, EVERY = 128, 300, 64, 5
@@ -18,7 +18,7 @@ def pictures() -> tuple[Tensor, Tensor]:
     data = read_embedded().train
     images = torch.stack([data.read(index) for index in range(IMAGES)]).float() / 127.5 - 1  # 128 1 28 28
     images = F.pad(images, (2, 2, 2, 2), value=-1.0)
-    return images.to(memory_format=torch.channels_last), data.labels[:IMAGES]
+    return images.to(memory_format=torch.channels_last), data.targets["label"][:IMAGES]
 
 
 @pytest.mark.parametrize("name", one_of_each_design())
@@ -29,7 +29,7 @@ def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
     if hasattr(getattr(config, "patch", None), "width"):  # a ResNet, most of the time of its model
         config = apply(config, {"patch": {"width": 8}})
     torch.manual_seed(0)
-    # A CPU convolves each channel alone twice as fast where the channels of a pixel lie side by side.
+    # On a CPU, depth-wise convolutions are twice as fast with channels last.
     model = build(family, config).train().to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     found = 0.0

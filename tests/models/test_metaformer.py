@@ -1,9 +1,9 @@
-"""MetaFormers: published sizes, mixers by stage, and the frame around them."""
+"""MetaFormers: published sizes, mixers by stage, and the layers around them."""
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import pictures, tiny
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 
 from vitrail.errors import ConfigError, InputError
 from vitrail.layers.attention import SoftmaxAttention
@@ -55,14 +55,14 @@ def test_each_stage_has_its_mixer(name, kinds):
 def test_mixers_can_be_chosen():
     model = tiny("caformer_s18", mixers=["pool", "conv", "attention", "pool"])
     assert model(pictures(model)).shape == (2, 5)
-    with pytest.raises(ConfigError, match=r"mixers\[1\].*did you mean 'attention'"):
+    with pytest.raises(ConfigError, match=r"mixers\[1\].*'attention'"):
         tiny("caformer_s18", mixers=["pool", "atention", "conv", "conv"])
 
 
 def test_lists_have_one_entry_a_stage():
-    with pytest.raises(ConfigError, match="mixers has 3 entries, depths 4"):
+    with pytest.raises(ConfigError, match=r"mixers.* 3 .*depths"):
         tiny("caformer_s18", mixers=["pool"] * 3)
-    with pytest.raises(ConfigError, match="res_scale has 1 entries, depths 4"):
+    with pytest.raises(ConfigError, match=r"res_scale.* 1 .*depths"):
         tiny("caformer_s18", res_scale=[True])
 
 
@@ -94,7 +94,7 @@ def test_any_image_size_works_from_3_pixels_on():
     for size in ((3, 5), (33, 47)):
         features = model.features(torch.randn(1, 3, *size))
         assert [level.shape[2:] for level in features.pyramid] == list(model.config.grids(size))
-    with pytest.raises(InputError, match="2 x 50 pixels is too small; the smallest that fits is 3 x 3"):
+    with pytest.raises(InputError, match=r"2 x 50 .*3 x 3"):
         model(torch.randn(1, 3, 2, 50))
 
 

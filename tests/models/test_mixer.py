@@ -1,9 +1,9 @@
-"""MLP-Mixer: published sizes, its block by hand, and the one image size that it takes."""
+"""MLP-Mixer: published sizes, its block by hand, and its fixed image size."""
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import pictures, tiny
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 
 from vitrail.errors import ConfigError, InputError, Unsupported
 from vitrail.models.mixer import MIXER
@@ -46,28 +46,28 @@ def test_tokens_are_mixed_in_each_channel_alone():
 def test_there_is_one_level():
     model = tiny("mixer_s16")
     assert len(model.features(pictures(model)).pyramid) == 1
-    with pytest.raises(ConfigError, match="a Mixer has one stage; depths has 2 numbers"):
+    with pytest.raises(ConfigError, match=r"Mixer.*depths.* 2"):
         create("mixer_s16", depths=(2, 2), dims=(8, 8))
 
 
 def test_another_image_size_is_refused():
     model = tiny("mixer_s16")
-    with pytest.raises(InputError, match=r"images are 40 x 16; a Mixer takes .* alone, here 24 x 16.*one weight for"):
+    with pytest.raises(InputError, match=r"40 x 16.*24 x 16"):
         model(torch.randn(1, 3, 40, 16))
-    with pytest.raises(InputError, match=r"images are 40 x 40; a Mixer takes .* image_size=\(40, 40\) and train it"):
+    with pytest.raises(InputError, match=r"40 x 40.*image_size=\(40, 40\)"):
         model.resize(40)
     assert model.resize((24, 16)) is model
-    with pytest.raises(Unsupported, match="a Mixer cannot have dynamic_size"):
+    with pytest.raises(Unsupported, match=r"Mixer .*dynamic_size"):
         create("mixer_s16", dynamic_size=True)
 
 
 def test_other_bad_images_are_told_as_ever():
-    with pytest.raises(InputError, match="images have 3 dimensions"):
+    with pytest.raises(InputError, match="3 dimensions"):
         tiny("mixer_s16")(torch.randn(3, 24, 16))
 
 
 def test_there_is_no_attention_to_show():
-    with pytest.raises(Unsupported, match="TokenMLP has no attention"):
+    with pytest.raises(Unsupported, match="TokenMLP"):
         tiny("mixer_s16").blocks[0].attention.weights(torch.randn(1, 6, 16), (3, 2))
 
 

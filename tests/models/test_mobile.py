@@ -1,8 +1,8 @@
-"""Networks of inverted residuals: a wide end, images of any size, norms that fold."""
+"""Networks of inverted residuals: a wide final convolution, images of any size, norms that fold."""
 
 import pytest
 import torch
-from registered import pictures, tiny
+from support.registered import pictures, tiny
 from torch import nn
 
 from vitrail.layers.fuse import fuse

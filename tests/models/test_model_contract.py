@@ -1,4 +1,4 @@
-"""What every registered model must do: cheap checks over all names, the whole suite over each set of options."""
+"""The contract of all registered models: cheap checks for all names, the whole suite for each set of options."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from registered import (
+from support.registered import (
     image_size,
     is_tied,
     one_of_each_design,
@@ -20,7 +20,7 @@ from registered import (
     tiny,
     to_trace,
 )
-from undrawn import without_data
+from support.undrawn import without_data
 
 from vitrail.config import from_dict, to_dict
 from vitrail.errors import InputError, Unsupported

@@ -1,10 +1,10 @@
-"""PiT: published sizes, the way of the class token, the pooling, and its positions."""
+"""PiT: published sizes, the class token across stages, pooling, and positions."""
 
 import pytest
 import torch
-from peers import timm
-from published import Published, check_published
-from registered import pictures, randomise, tiny
+from support.peers import timm
+from support.published import Published, check_published
+from support.registered import pictures, randomise, tiny
 
 import vitrail
 from vitrail.errors import ConfigError, InputError, ResampledNotice
@@ -33,7 +33,7 @@ def test_grids_halve_and_odd_ones_keep_their_edge():
     _, config = resolve("pit_ti")
     assert config.grids((224, 224)) == ((27, 27), (14, 14), (7, 7))
     assert config.grids((128, 96)) == ((15, 11), (8, 6), (4, 3))
-    with pytest.raises(InputError, match=r"100 x 96 .* nearest size that does is 96 x 96"):
+    with pytest.raises(InputError, match=r"100 x 96 .* 96 x 96"):
         config.grids((100, 96))
 
 
@@ -91,7 +91,7 @@ def test_resizing_moves_the_positions_of_the_first_stage():
 
 
 def test_widths_must_be_one_number_a_stage():
-    with pytest.raises(ConfigError, match="dims has 2 numbers, depths 3"):
+    with pytest.raises(ConfigError, match=r"dims.* 2 .*depths"):
         vitrail.create("pit_ti", dims=(32, 64))
 
 

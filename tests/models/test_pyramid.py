@@ -1,8 +1,8 @@
-"""Pyramids: grids follow the windows of the stages, and the class token joins the last."""
+"""Stages of transformer blocks: the grid of each stage, and the class token in the last."""
 
 import pytest
 import torch
-from registered import tiny
+from support.registered import tiny
 
 from vitrail.models.pyramid import Pyramid, PyramidConfig
 

@@ -1,7 +1,7 @@
-"""What a family cannot be built as, or does not have, is said in one sentence."""
+"""Errors for options that a family does not support."""
 
 import pytest
-from registered import tiny
+from support.registered import tiny
 
 import vitrail
 from vitrail.errors import ConfigError, Unsupported
@@ -10,9 +10,9 @@ from vitrail.errors import ConfigError, Unsupported
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("resnet50", {"dims": (255, 512, 1024, 2048)}, "dims has 255; .* a multiple of 4"),
-        ("fastvit_sa12", {"head_dim": 7}, "head_dim is 7; it must divide 512, the width of a stage"),
-        ("caformer_s18", {"head_dim": 600}, "head_dim is 600; it must divide 320"),
+        ("resnet50", {"dims": (255, 512, 1024, 2048)}, r"dims.* 255.* 4"),
+        ("fastvit_sa12", {"head_dim": 7}, r"head_dim.* 7.* 512"),
+        ("caformer_s18", {"head_dim": 600}, r"head_dim.* 600.* 320"),
     ],
 )
 def test_widths_that_do_not_divide(name, changes, message):
@@ -21,7 +21,7 @@ def test_widths_that_do_not_divide(name, changes, message):
 
 
 def test_a_name_in_capitals_leads_to_ours():
-    with pytest.raises(ConfigError, match="did you mean 'levit_128s'"):
+    with pytest.raises(ConfigError, match="'levit_128s'"):
         vitrail.create("levit_128S")
 
 

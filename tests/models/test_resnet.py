@@ -1,12 +1,12 @@
-"""ResNet: residual branches that begin as nothing, levels of any image, torchvision's files."""
+"""ResNet: residual branches that start at zero, levels for any image size, torchvision's files."""
 
 import pytest
 import torch
-from parity import randomise
-from peers import torchvision
-from published import Published, check_published
-from registered import pictures, tiny
+from parity.compare import randomise
 from safetensors.torch import save_file
+from support.peers import torchvision
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 
 import vitrail
 from vitrail.models.registry import create

@@ -1,4 +1,4 @@
-"""Models of stages: levels, prefix, intermediates, tables of each stage, and recomputation."""
+"""Models with stages: levels, prefix, intermediates, tables of each stage, and checkpointing."""
 
 from dataclasses import dataclass
 
@@ -138,13 +138,13 @@ def test_intermediates_come_as_they_were_asked_for():
     assert [each.grid for each in chosen] == [(2, 3), (4, 6), (2, 3)]
     assert torch.equal(chosen[0].patches, every[4].patches)
     assert torch.equal(chosen[2].patches, every[3].patches)
-    with pytest.raises(ConfigError, match="layer 5 does not exist; the model has 5 blocks"):
+    with pytest.raises(ConfigError, match="layer 5"):
         model.intermediates(images, layers=[5])
 
 
 def test_each_stage_moves_its_own_tables():
     model = build()
-    with pytest.warns(ResampledNotice, match="16 x 24 to 32 x 16"):
+    with pytest.warns(ResampledNotice, match=r"16 x 24 .*32 x 16"):
         model.resize((32, 16))
     stage = model.stages[1]
     assert stage.position.table.shape == (1 + 4 * 2, 8)
@@ -155,11 +155,11 @@ def test_each_stage_moves_its_own_tables():
 
 
 def test_another_size_is_refused_unless_sizes_are_free():
-    with pytest.raises(InputError, match="built for 16 x 24"):
+    with pytest.raises(InputError, match="16 x 24"):
         build()(draw((32, 16)))
     free = build(dynamic_size=True)
     assert free(draw((32, 16))).shape == (2, 5)
-    with pytest.raises(InputError, match="does not divide by 8"):
+    with pytest.raises(InputError, match="by 8"):
         free(draw((20, 16)))
 
 
@@ -187,6 +187,6 @@ def test_a_fresh_head_keeps_the_type_of_the_model():
 @pytest.mark.parametrize(
     ("changes", "name"), [({"dims": (4,)}, "dims has 1"), ({"num_heads": (1, 2, 3)}, "num_heads has 3")]
 )
-def test_lists_have_one_entry_a_stage(changes, name):
-    with pytest.raises(ConfigError, match=f"{name} numbers, depths 2"):
+def test_lists_have_one_entry_per_stage(changes, name):
+    with pytest.raises(ConfigError, match=name):
         TwoConfig(**changes)

@@ -1,11 +1,11 @@
-"""Swin and Swin v2: published sizes, where windows stand and shift, other image sizes, and how they start."""
+"""Swin and Swin v2: published sizes, shifted windows, other image sizes, and initialisation."""
 
 import warnings
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import pictures, tiny
+from support.published import Published, check_published
+from support.registered import pictures, tiny
 
 import vitrail
 from vitrail.config import apply
@@ -57,7 +57,7 @@ def test_odd_grids_are_padded_when_merged():
 
 
 def test_an_image_that_patches_do_not_fill_is_refused():
-    with pytest.raises(InputError, match=r"226 x 224 .* the nearest size that does is 224 x 224"):
+    with pytest.raises(InputError, match=r"226 x 224 .* 224 x 224"):
         tiny("swin_tiny_patch4_window7", patch={"size": 4})(torch.randn(1, 3, 226, 224))
 
 
@@ -69,7 +69,7 @@ def test_tables_are_resampled_where_windows_change_and_then_alone():
         warnings.simplefilter("error")
         model.resize((512, 576))  # every window stays 7 x 7
     assert all(torch.equal(tables[name], dict(model.named_parameters())[name]) for name in tables)
-    with pytest.warns(ResampledNotice, match="512 x 576 to 448 x 384"):
+    with pytest.warns(ResampledNotice, match=r"512 x 576 .*448 x 384"):
         model.resize((448, 384))  # 7 x 6 in the last stage
     assert [stage.blocks[0].attention.relative.window for stage in model.stages] == [(7, 7)] * 3 + [(7, 6)]
 
@@ -95,7 +95,7 @@ def test_version_two_keeps_its_biases_where_windows_change(tmp_path):
 
 
 def test_version_two_has_one_trained_window_a_stage():
-    with pytest.raises(ConfigError, match="trained_windows has 2 windows, depths 4 numbers"):
+    with pytest.raises(ConfigError, match=r"trained_windows.* 2 .*depths"):
         vitrail.create("swinv2_tiny_window8", trained_windows=(8, 8))
 
 
@@ -138,7 +138,7 @@ def test_attention_maps_on_grids_that_windows_do_not_fill():
 
 
 def test_heads_must_be_one_number_a_stage():
-    with pytest.raises(ConfigError, match="num_heads has 2 numbers, depths 4"):
+    with pytest.raises(ConfigError, match=r"num_heads.* 2 .*depths"):
         vitrail.create("swin_tiny_patch4_window7", num_heads=(1, 2))
 
 

@@ -1,9 +1,9 @@
-"""The ViT against the one-page reference, and the options that its descendants added."""
+"""The ViT against the one-page reference, and the options of later variants."""
 
 import pytest
 import torch
 from reference_vit import ReferenceViT, to_vitrail
-from registered import pictures, randomise, tiny
+from support.registered import pictures, randomise, tiny
 from torch import nn
 
 from vitrail.errors import ConfigError
@@ -126,11 +126,11 @@ def test_intermediates_of_no_layer_are_none():
 @pytest.mark.parametrize("layer", [2, -3])
 def test_a_layer_that_is_not_there_is_named(layer):
     model = tiny()
-    with pytest.raises(ConfigError, match=f"layer {layer} does not exist; the model has 2 blocks, 0 to 1"):
+    with pytest.raises(ConfigError, match=f"layer {layer} .*2 blocks"):
         model.intermediates(pictures(model), [0, layer])
 
 
 @pytest.mark.parametrize("pool", ["class", "class_mean"])
 def test_a_pool_that_reads_a_missing_class_token_is_refused(pool):
-    with pytest.raises(ConfigError, match=rf"pool '{pool}' reads the class token, but class_token is False"):
+    with pytest.raises(ConfigError, match=rf"'{pool}' .*class_token"):
         create("vit_tiny_patch16", class_token=False, pool=pool)

@@ -1,4 +1,4 @@
-"""Named sizes have the parameters and multiply-accumulates that their papers, cards and peers publish."""
+"""Named sizes have the published parameters and multiply-accumulates."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""XCiT: published sizes, what the class token does, images of any size, bad input."""
+"""XCiT: published sizes, the class token, images of any size, bad input."""
 
 import pytest
 import torch
-from published import Published, check_published
-from registered import pictures, randomise, tiny
+from support.published import Published, check_published
+from support.registered import pictures, randomise, tiny
 
 from vitrail.errors import ConfigError
 from vitrail.layers.attention import Site
@@ -80,9 +80,9 @@ def test_deep_models_begin_with_small_branches():
 
 
 def test_bad_configs_are_refused():
-    with pytest.raises(ConfigError, match="one stage; depths has 2 numbers"):
+    with pytest.raises(ConfigError, match=r"depths.* 2"):
         XCiTConfig(dims=(32, 64), depths=(1, 1), num_heads=(1, 2))
-    with pytest.raises(ConfigError, match=r"dims is 20.*divide by 8"):
+    with pytest.raises(ConfigError, match=r"dims.* 20.* 8"):
         XCiTConfig(dims=(20,), depths=(1,), num_heads=(1,))
-    with pytest.raises(ConfigError, match="patch_size is 4"):
+    with pytest.raises(ConfigError, match="patch_size"):
         create("xcit_nano_12_p16", patch_size=4)

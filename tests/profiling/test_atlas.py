@@ -1,4 +1,4 @@
-"""The page of all families says what the registry says."""
+"""The page of all families agrees with the registry."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.models.registry import FAMILIES
-from vitrail.profiling.atlas import page, picture, section
+from vitrail.profiling.atlas import diagram, page, section
 
 DOCS = Path(__file__).parents[2] / "docs"
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
@@ -18,13 +18,13 @@ def test_page_is_that_of_the_registry():
 
 @every_family
 def test_picture_is_that_of_the_registry(family):
-    assert (DOCS / "images" / "models" / f"{family.name}.svg").read_text() == picture(family), (
+    assert (DOCS / "images" / "models" / f"{family.name}.svg").read_text() == diagram(family), (
         "vitrail models --page docs"
     )
 
 
 def test_a_picture_has_a_box_for_each_stage():
-    root = ET.fromstring(picture(FAMILIES["swin"]))
+    root = ET.fromstring(diagram(FAMILIES["swin"]))
     boxes = [element for element in root if element.tag.endswith("rect")]
     assert len(boxes) == 4
     heights = [float(box.attrib["height"]) for box in boxes]
@@ -42,7 +42,7 @@ def test_a_picture_has_a_box_for_each_stage():
     ],
 )
 def test_a_picture_tells_width_and_blocks_of_each_level(family, words):
-    assert [word for word in words if word not in picture(FAMILIES[family])] == []
+    assert [word for word in words if word not in diagram(FAMILIES[family])] == []
 
 
 def test_section_reads_like_a_page():

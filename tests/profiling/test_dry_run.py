@@ -1,11 +1,11 @@
-"""A forward pass on shapes alone: the right shapes, the right products, and no trace."""
+"""A forward pass on shapes only: correct shapes and MACs, and the model is not changed."""
 
 import copy
 
 import pytest
 import torch
 import torch.nn.functional as F
-from counted import framework_macs, small
+from support.counted import framework_macs, small
 from torch import nn
 
 import vitrail

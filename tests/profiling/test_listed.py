@@ -1,11 +1,12 @@
-"""The shipped table of costs says what counting says."""
+"""The table of costs in the package agrees with counting."""
 
 import pytest
-from counted import NAMES, PLAIN
-from registered import one_of_each_design
+from support import cost_formula as formula
+from support.counted import NAMES, PLAIN
+from support.registered import one_of_each_design
 
 from vitrail.models.registry import resolve
-from vitrail.profiling import cost, formula, listed
+from vitrail.profiling import cost, listed
 from vitrail.profiling.listed import listed_cost
 from vitrail.profiling.listed_costs import COSTS
 

@@ -1,25 +1,41 @@
-"""The contract of every task: the same suite for each."""
+"""What all tasks share: losses, learning targets, safe augmentation, the choice of the best, inference of the task."""
 
 import copy
 
 import pytest
 import torch
-from registered import pictures, tiny
+from support.registered import pictures, tiny
+from support.small_tasks import class_schema, classifier, regressor
 
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch
-from vitrail.tasks.classify import Classify
-from vitrail.tasks.distill import Distill
-from vitrail.tasks.mae import MAE, MAEConfig
-from vitrail.tasks.task import Task
+from vitrail.data.targets import NumbersTarget
+from vitrail.errors import ConfigError
+from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.distill import DistillConfig
+from vitrail.tasks.mae import MAEConfig
+from vitrail.tasks.regress import RegressConfig
+from vitrail.tasks.task import Task, infer
 
 CLASSES = ("a", "b", "c", "d", "e")
+
+
+def student(method, name="vit_tiny_patch16", *, multi_label=False):
+    task = DistillConfig(method=method).build(tiny(name), class_schema(CLASSES, multi_label=multi_label))
+    task.learn_from(tiny())
+    return task
+
+
 TASKS = {
-    "classify": lambda: Classify(tiny(), classes=CLASSES),
-    "several labels": lambda: Classify(tiny(), classes=CLASSES, multi_label=True),
-    "hard": lambda: Distill(tiny(), teacher=tiny(), classes=CLASSES, kind="hard"),
-    "soft": lambda: Distill(tiny(), teacher=tiny(), classes=CLASSES, kind="soft"),
-    "token": lambda: Distill(tiny("deit_tiny_distilled_patch16"), teacher=tiny(), classes=CLASSES, kind="token"),
-    "mae": lambda: MAE(tiny(num_classes=0), config=MAEConfig(mask=0.5, dim=32, depth=1, num_heads=2)),
+    "classify": lambda: classifier(classes=CLASSES),
+    "labels": lambda: classifier(classes=CLASSES, multi_label=True),
+    "hard": lambda: student("hard"),
+    "soft": lambda: student("soft"),
+    "soft labels": lambda: student("soft", multi_label=True),
+    "token": lambda: student("token", "deit_tiny_distilled_patch16"),
+    "huber": regressor,
+    "mse": lambda: regressor(loss="mse"),
+    "mae": lambda: MAEConfig(mask=0.5, dim=32, depth=1, num_heads=2).build(tiny(num_classes=0), {}),
 }
 
 
@@ -28,14 +44,13 @@ def task(request):
     return TASKS[request.param]()
 
 
-def batch(task, count=10):
+def batch(task: Task, count: int = 10) -> Batch:
     labels = torch.arange(count) % 5
-    several = "several" if getattr(task, "multi_label", False) else ""
-    return Batch(pictures(task.backbone, count), torch.eye(5)[labels] if several else labels, torch.arange(count))
+    values = {"label": labels, "labels": torch.eye(5)[labels], "numbers": torch.randn(count, 2)}
+    return Batch(pictures(task.backbone, count), {name: values[name] for name in task.schema}, torch.arange(count))
 
 
 def test_losses_are_finite_scalars_and_every_parameter_learns(task):
-    assert isinstance(task, Task)
     losses = task.train()(batch(task))
     assert all(value.ndim == 0 and torch.isfinite(value) for value in losses.values())
     assert [name for name, value in losses.items() if value.requires_grad] == ["loss"]
@@ -43,37 +58,19 @@ def test_losses_are_finite_scalars_and_every_parameter_learns(task):
     assert all(parameter.grad is not None for parameter in task.parameters())
 
 
-def test_soft_labels_are_taken(task):
-    images, _, ids = batch(task)
-    soft = torch.rand(10, 5).softmax(dim=1)
-    assert torch.isfinite(task.loss(Batch(images, soft, ids))["loss"])
+def test_losses_of_half_precision_are_in_full(task):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert task.train()(batch(task))["loss"].dtype == torch.float32
 
 
-def test_outputs_meter_and_best_metric_fit_together(task):
+def test_mixed_targets_are_taken(task):
     given = batch(task)
-    outputs = task.outputs(given.images)
-    assert outputs.shape == (10, 5 if task.classes else 3)
-    meter = task.metrics()
-    meter.update(outputs, given.labels)
-    results = meter.compute()
-    assert 0 <= results[task.best_metric] <= 1 or not task.classes
-    task.adopt(results)
-    fresh = task.metrics()
-    fresh.update(outputs, given.labels)
-    assert fresh.compute()["images"] == 10
+    partner, share = torch.arange(10) ^ 1, torch.rand(10, 1)
+    targets = {name: task.schema[name].mix(values, partner, share) for name, values in given.targets.items()}
+    assert torch.isfinite(task.loss(given._replace(targets=targets))["loss"])
 
 
-def test_predictions_are_named(task):
-    found = task.predict(pictures(task.backbone))
-    assert all(len(value) == 2 for value in found.values())
-    if not task.classes:
-        return
-    assert found["probabilities"].shape == found["chosen"].shape == (2, 5)
-    assert found["chosen"].dtype == torch.bool
-    assert ((found["probabilities"] >= 0) & (found["probabilities"] <= 1)).all()
-
-
-def test_state_goes_through_a_state_dict(task):
+def test_weights_go_through_a_state_dict(task):
     other = copy.deepcopy(task)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -81,3 +78,63 @@ def test_state_goes_through_a_state_dict(task):
     other.load_state_dict(task.state_dict())
     images = pictures(task.backbone)
     torch.testing.assert_close(other.eval().outputs(images), task.eval().outputs(images))
+
+
+def test_the_task_that_a_schema_suggests():
+    assert infer(class_schema(CLASSES)) is ClassifyConfig
+    assert infer(class_schema(CLASSES, multi_label=True)) is ClassifyConfig
+    assert infer({"numbers": NumbersTarget(names=("x",))}) is RegressConfig
+    with pytest.raises(ConfigError, match="mae"):
+        infer({})
+
+
+def test_a_task_takes_the_targets_that_it_learns_from():
+    numbers = {"numbers": NumbersTarget(names=("x",))}
+    both = {**class_schema(CLASSES), **numbers}
+    assert RegressConfig().learns(both) == numbers
+    assert ClassifyConfig().learns(both) == class_schema(CLASSES)
+    assert MAEConfig().learns(both) == {}
+    with pytest.raises(ConfigError, match="--label"):
+        RegressConfig().learns(class_schema(CLASSES))
+    with pytest.raises(ConfigError, match="class"):
+        ClassifyConfig().learns({})
+
+
+@pytest.mark.parametrize(
+    ("safe", "flip", "crop", "operations", "cutmix"),
+    [
+        ((), False, "none", 0, 0.0),
+        (("flip",), True, "none", 0, 0.0),
+        (("crop",), False, "shift", 2, 1.0),
+        (("flip", "crop"), True, "shift", 2, 1.0),
+    ],
+)
+def test_augmentation_that_may_falsify_a_number_is_off_unless_declared_safe(safe, flip, crop, operations, cutmix):
+    augment, mix = AugmentConfig(crop="shift", randaugment=2), MixConfig(mixup=0.2, cutmix=1.0)
+    schema = {"numbers": NumbersTarget(names=("x",))}
+    found, augment, mix, notes = RegressConfig(safe=safe).adapt(schema, augment, mix)
+    assert found == {"numbers": NumbersTarget(names=("x",), safe=safe)}
+    assert (augment.flip, augment.crop, augment.randaugment, mix.cutmix) == (flip, crop, operations, cutmix)
+    assert mix.mixup == 0.2
+    assert len(notes) == (not flip) + 2 * (crop == "none")
+
+
+def test_classes_survive_every_augmentation():
+    augment, mix = AugmentConfig(randaugment=2), MixConfig(cutmix=1.0)
+    schema = class_schema(CLASSES)
+    assert ClassifyConfig().adapt(schema, augment, mix) == (schema, augment, mix, [])
+
+
+def test_the_best_and_between_equals_the_likelier():
+    task = classifier()
+    assert task.is_better({"accuracy": 0.5, "nll": 9.0}, {"accuracy": 0.4, "nll": 1.0})
+    assert task.is_better({"accuracy": 0.5, "nll": 0.9}, {"accuracy": 0.5, "nll": 1.0})
+    assert not task.is_better({"accuracy": 0.5, "nll": 1.0}, {"accuracy": 0.5, "nll": 1.0})
+    assert not task.is_better({"accuracy": 0.5}, {"accuracy": 0.5, "nll": 1.0})
+    assert not regressor().is_better({"r2": 0.5}, {"r2": 0.5})
+
+
+@pytest.mark.parametrize("name", ["huber", "mae"])
+def test_a_teacher_is_refused_where_there_is_nothing_to_learn_from_one(name):
+    with pytest.raises(ConfigError, match="teacher"):
+        TASKS[name]().learn_from(tiny())

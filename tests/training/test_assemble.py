@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import photos, split
+from support.small_data import photos, split
 
 from vitrail.errors import ConfigError
 from vitrail.training.assemble import assemble, deterministic, prepare_data

@@ -3,14 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from small_run import Hits, Toy, small_loop
+from support import processes
+from support.small_run import Toy, small_loop
 
 from vitrail.errors import Notice, TrainingError
 from vitrail.training.distributed import (
@@ -32,6 +32,8 @@ STILL = {
 }  # fmt: skip
 # Muon's matrices have to be gathered under FSDP; all that is no matrix of a block is AdamW's there, too.
 OPTIONS = {"ddp": STILL, "fsdp": STILL | {"optimiser": {"kind": "muon", "lr": 3e-3}}}
+# Fixed positions are float32: they meet the parameters of the first norm.
+HALF = {"precision": "bf16", "model": {"drop_path": 0.0, "dropout": 0.0, "position": "sincos2d"}, "epochs": 1}
 
 TOGETHER = """
 import json, os, signal, sys, warnings
@@ -42,7 +44,7 @@ import torch
 torch.set_num_threads(1)
 import torch.distributed as dist
 from pathlib import Path
-from small_run import CPU, resumed, small_loop
+from support.small_run import CPU, resumed, small_loop
 from vitrail.training.distributed import join, whole
 folder, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
 
@@ -108,13 +110,8 @@ def together(folder: Path, runs: dict[str, dict], *, restarts: int = 0) -> None:
     script.write_text(TOGETHER.format(tests=str(TESTS)))
     command = [sys.executable, str(script), str(folder), json.dumps(runs), str(restarts)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as agent:
-        try:
-            _, errors = agent.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            agent.terminate()  # it takes its workers with it
-            raise
-    assert agent.returncode == 0, errors[-3000:]
+    done = processes.run(command, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 class Ended(NamedTuple):
@@ -131,10 +128,10 @@ def ended(folder: Path, shard: str) -> Ended:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs of the same two processes, as starting them takes longest; the last is killed, and started again."""
+    """Runs of the same two processes, as starting them takes longest; the last is killed, and started again."""
     folder = tmp_path_factory.mktemp("together")
     runs = {shard: {"shard": shard, "count": True, **OPTIONS[shard]} for shard in OPTIONS}
-    together(folder, runs | {"killed-fsdp": runs["fsdp"] | {"kill": 6}}, restarts=1)
+    together(folder, runs | {"half": {"shard": "fsdp", **HALF}, "killed-fsdp": runs["fsdp"] | {"kill": 6}}, restarts=1)
     return folder
 
 
@@ -171,6 +168,12 @@ def test_two_processes_learn_what_one_learns(through: Ended, alone: tuple) -> No
         assert {"run.json", ".metadata", "__0_0.distcp", "__1_0.distcp"} <= names
 
 
+def test_shards_are_trained_in_bf16_as_one_process_does(place: Path, tmp_path: Path) -> None:
+    (loss,) = ended(place / "half", "fsdp").told["losses"]
+    (entry,) = small_loop(tmp_path, **HALF).run().history
+    assert loss == pytest.approx(entry["train"]["loss"], rel=1e-3)
+
+
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint(place: Path) -> None:
     it_went_on_as_if_nothing_had_been(ended(place / "killed-fsdp", "fsdp"), ended(place / "fsdp", "fsdp"))
 
@@ -192,13 +195,13 @@ def it_went_on_as_if_nothing_had_been(killed: Ended, through: Ended) -> None:
 def test_a_damaged_shard_is_noticed_and_the_checkpoint_before_it_used(through: Ended, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(through.folder / "checkpoints", tmp_path / "checkpoints"))
     store = ShardedStore(checkpoints, keep=3, world=World())
-    assert store.newest().progress.step == 8
+    assert store._newest()[1].progress.step == 8
     shard = checkpoints / "step-000000008" / "__1_0.distcp"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     with pytest.warns(Notice, match=r"step-000000008 is damaged: __1_0\.distcp; the checkpoint before it is used"):
-        assert store.newest().progress.step == 4
+        assert store._newest()[1].progress.step == 4
 
 
 def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +211,7 @@ def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         assert world.most(3, 5) == (3, 5)
         assert world.mean({"a": 1.0}) == {"a": 1.0}
         assert world.collect("x") == ["x"]
-        meter = Hits()
+        meter = Toy().metrics()
         assert world.merge(meter) is meter
         world.wait()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import photos, split
+from support.small_data import photos, split
 
 import vitrail
 from vitrail.training.state import Store
@@ -44,6 +44,6 @@ def test_pre_training_resumes_exactly_on_a_gpu() -> None:
 def test_fp16_on_a_gpu_learns_and_keeps_its_loss_scale(tmp_path: Path) -> None:
     run = vitrail.train(split(photos(64, size=16)), folder=tmp_path, silent=True, **SMALL | {"precision": "fp16"})
     assert all(entry["train"]["loss"] < 2 for entry in run.history)
-    scaler = Store(tmp_path / "checkpoints").newest().counters["scaler"]
+    scaler = Store(tmp_path / "checkpoints")._newest()[1].counters["scaler"]
     assert scaler["scale"] > 0
     assert 0 < scaler["_growth_tracker"] <= 12

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.processes import started
 
 from vitrail.models.checkpoint import load, save
 
@@ -23,7 +24,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from small_run import resumed, small_loop
+from support.small_run import resumed, small_loop
 
 def wait_for_a_checkpoint(place):
     while not any((place / "checkpoints").glob("step-*")):
@@ -38,7 +39,7 @@ def life(place, step, number, moment):
         return treat(batch, epoch)
     def written(file, header, learner):
         if moment == "save" and loop.progress.step >= step:
-            import vitrail.models.checkpoint.files as files
+            import vitrail.files as files
             def torn(new):  # dies with half of the file on disk
                 Path(new).write_bytes(b"half")
                 signal.raise_signal(number)
@@ -74,11 +75,8 @@ for line in sys.stdin:
 class Lives:
     """A process that starts runs and tells how they ended."""
 
-    def __init__(self) -> None:
-        code = LIVES.format(tests=str(TESTS))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
 
     def live(self, place: Path, step: int = 10**6, number: int = 0, moment: str = "step") -> int:
         self.process.stdin.write(f"{place} {step} {int(number)} {moment}\n")
@@ -88,11 +86,9 @@ class Lives:
 
 @pytest.fixture(scope="module")
 def lives():
-    made = Lives()
-    yield made
-    made.process.stdin.close()
-    made.process.wait()
-    made.process.stdout.close()
+    command = [sys.executable, "-c", LIVES.format(tests=str(TESTS))]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Lives(process)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from registered import one_of_each_family, pictures, tiny
+from support.registered import one_of_each_family, pictures, tiny
 from torch import nn
 
 from vitrail.errors import Unsupported
@@ -97,9 +97,9 @@ def test_every_family_has_something_to_show(name):
     assert (found.maps >= 0).all()
     assert found.maps.any()
     assert found.words
-    assert found.told.endswith(".")
+    assert found.text.endswith(".")
 
 
 def test_what_looks_nowhere_says_so():
-    with pytest.raises(Unsupported, match="no patch speaks for what the model says"):
+    with pytest.raises(Unsupported, match="no patch has a positive effect"):
         light(small(depth=0), torch.rand(1, 3, 16, 24))

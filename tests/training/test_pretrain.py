@@ -1,36 +1,35 @@
 """Pre-training without labels, by the trainer as it is: a run, its resume, its report, and fine-tuning from it."""
 
-import json
 import re
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from registered import tiny
 from safetensors.torch import load_file
-from small_data import Made, photos
+from support.registered import tiny
+from support.small_data import Made, photos
 from torch import Tensor
 
 import vitrail
 from vitrail.config import to_dict
 from vitrail.data.dataset import Splits
 from vitrail.errors import ConfigError, TrainingError, Unsupported
+from vitrail.runs.record import Record
+from vitrail.runs.trained import open_model
 from vitrail.tasks.classify import Classify
-from vitrail.tasks.mae import MAE, MAEConfig
+from vitrail.tasks.mae.masked import MAE, MAEConfig
 from vitrail.training.config import OptimiserConfig, TrainConfig, change
-from vitrail.training.evaluate import evaluate
-from vitrail.training.optimiser import groups
+from vitrail.training.optim.optimiser import groups
 from vitrail.training.plan import make_plan
 from vitrail.training.run import Run, train
-from vitrail.training.trained import open_trained
 from vitrail.training.verify import verify_resume
 
 MASKED = {"kind": "mae", "dim": 32, "depth": 1, "num_heads": 2}
 MODEL = {"model": "vit32_small", "image_size": 16, "options": {"dim": 32, "depth": 2, "num_heads": 2, "dropout": 0.0}}
 SMALL = {**MODEL, "batch_size": 16, "epochs": 3, "device": "cpu", "augment": {"crop": "shift", "padding": 1}}
 SMALL |= {"optimiser": {"lr": 5e-3}, "schedule": {"warmup_epochs": 0.5}, "ema": 0.9}
-PRETRAIN = {**SMALL, "pretrain": MASKED}
+PRETRAIN = {**SMALL, "task": MASKED}
 
 
 def ramps(count: int) -> Made:
@@ -40,7 +39,7 @@ def ramps(count: int) -> Made:
     y, x = torch.meshgrid(torch.linspace(-1, 1, 16), torch.linspace(-1, 1, 16), indexing="ij")
     rising = ways[:, 0, None, None] * y + ways[:, 1, None, None] * x  # B H W
     pixels = 128 + 40 * rising[:, None].expand(-1, 3, -1, -1)
-    return Made(pixels.clamp(0, 255).to(torch.uint8), (ways[:, 0] > 0).long())
+    return Made(pixels.clamp(0, 255).to(torch.uint8), {"label": (ways[:, 0] > 0).long()})
 
 
 def data() -> Splits:
@@ -78,16 +77,16 @@ def test_the_folder_is_the_model_alone_and_the_decoder_lies_beside(done: Run) ->
 def test_a_finished_run_resumes_to_itself_and_to_no_other(done: Run) -> None:
     again = train(data(), folder=done.folder, resume=True, device="cpu", silent=True)
     assert (again.metrics, again.history) == (done.metrics, done.history)
-    assert again.config.pretrain == MAEConfig(dim=32, depth=1, num_heads=2)
-    with pytest.raises(TrainingError, match=r"recipe\.pretrain\.mask was 0\.75, is 0\.5"):
-        train(data(), folder=done.folder, resume=True, device="cpu", silent=True, pretrain={"mask": 0.5})
+    assert again.config.task == MAEConfig(dim=32, depth=1, num_heads=2)
+    with pytest.raises(TrainingError, match=r"recipe\.task\.mask was 0\.75, is 0\.5"):
+        train(data(), folder=done.folder, resume=True, device="cpu", silent=True, task={"mask": 0.5})
 
 
 def test_fine_tuning_starts_from_it(done: Run, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fresh head is told
         plan = make_plan(data(), start=done.folder)
-        fresh = plan.task()
+        fresh = plan.build_task()
         run = train(
             data(), start=done.folder, folder=tmp_path / "tuned", silent=True, device="cpu", batch_size=16, epochs=1
         )
@@ -101,7 +100,7 @@ def test_fine_tuning_starts_from_it(done: Run, tmp_path: Path) -> None:
 
 def test_labels_are_never_read(tmp_path: Path) -> None:
     def trained(labels: Tensor, place: str) -> dict[str, Tensor]:
-        splits = Splits(Made(photos(32, size=16).array, labels), photos(8, size=16), None)
+        splits = Splits(Made(photos(32, size=16).array, {"label": labels}), photos(8, size=16), None)
         return train(splits, folder=tmp_path / place, silent=True, **PRETRAIN | {"epochs": 1}).model.state_dict()
 
     first, second = trained(torch.zeros(32).long(), "a"), trained(torch.arange(32) % 2, "b")
@@ -116,25 +115,28 @@ def test_resuming_is_exact(at: int) -> None:
 
 def test_the_report_shows_curves_and_what_is_rebuilt(done: Run) -> None:
     page = done.report().read_text()
-    assert "What it rebuilds" in page
+    assert "Reconstructions" in page
     assert len(re.findall(r'<img[^>]*src="data:image/png', page)) == 3 * 12
-    assert "Explained" in page
-    assert "Class by class" not in page
+    assert "explained variance" in page
+    assert "Per class" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_it_judges_and_names_nothing(done: Run) -> None:
-    with pytest.raises(ConfigError, match=r"fine-tune it first: vitrail train .* --from"):
-        open_trained(done.folder)
-    with pytest.raises(ConfigError, match="MAE reads no labels"):
-        evaluate(done.task, None, prepare=None)
+def test_it_is_evaluated_and_answers_nothing(done: Run) -> None:
+    opened = open_model(done.folder)
+    assert torch.equal(opened.task.decoder.mask_token, done.task.decoder.mask_token)
+    with pytest.raises(Unsupported, match="fine-tune"):
+        opened.predict(torch.zeros(3, 16, 16, dtype=torch.uint8))
+    assert opened.evaluate(data().test).metrics["explained"] == pytest.approx(done.metrics["test_explained"])
 
 
 def test_what_needs_labels_is_refused() -> None:
-    with pytest.raises(ConfigError, match="pretrain 'mae' reads no labels and cannot use mix, label_smoothing"):
-        make_plan(data(), changes={**MODEL, "pretrain": "mae", "mix": {"mixup": 0.2}, "label_smoothing": 0.1})
-    with pytest.raises(ConfigError, match="cannot use a teacher"):
-        make_plan(data(), teacher=tiny(), changes={**MODEL, "pretrain": "mae"})
+    with pytest.raises(ConfigError, match="mix"):
+        make_plan(data(), task="mae", changes={**MODEL, "mix": {"mixup": 0.2}})
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        make_plan(data(), task="mae", changes={**MODEL, "task": {"label_smoothing": 0.1}})
+    with pytest.raises(ConfigError, match="teacher"):
+        make_plan(data(), task="mae", teacher=tiny(), changes=MODEL)
 
 
 def test_a_model_that_cannot_be_masked_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -145,33 +147,32 @@ def test_a_model_that_cannot_be_masked_is_refused_before_anything_is_written(tmp
 
 
 def test_what_is_left_out_is_said() -> None:
-    notes = make_plan(data(), changes={**MODEL, "pretrain": MASKED}).notes
-    assert "pre-training (mae): no label is read, and the model gets no head" in notes
+    notes = make_plan(data(), task=MASKED, changes=MODEL).notes
+    assert any("labels are not read" in note for note in notes)
 
 
 def test_folders_are_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = train(data(), silent=True, **PRETRAIN | {"epochs": 1})
     assert run.folder == Path("runs/made-vit32_small-mae")
-    assert json.loads((run.folder / "run.json").read_text())["classes"] == []
+    assert Record.read(run.folder).schema == {}
 
 
 def test_recipes_choose_it_by_name_or_by_mapping() -> None:
-    assert change(TrainConfig(), {"pretrain": "mae"}).pretrain == MAEConfig()
-    config = change(TrainConfig(), {"pretrain": MASKED})
-    assert config.pretrain == MAEConfig(dim=32, depth=1, num_heads=2)
-    assert change(config, {"pretrain": {"mask": 0.5}}).pretrain == MAEConfig(mask=0.5, dim=32, depth=1, num_heads=2)
-    assert change(config, {"pretrain": None}).pretrain is None
+    whole = MAEConfig(dim=32, depth=1, num_heads=2)
+    for recipe in ({"pretrain": MASKED}, {"task": MASKED}, {"task": whole}):
+        assert make_plan(data(), recipe={**MODEL, **recipe}).task == whole
+    assert make_plan(data(), recipe={**MODEL, "pretrain": "mae"}).task == MAEConfig()
+    config = make_plan(data(), recipe={**MODEL, "task": MASKED}).config
     assert change(TrainConfig(), to_dict(config)) == config
-    assert change(config, to_dict(config)) == config
-    with pytest.raises(ConfigError, match="pretrain has no kind 'mea'"):
-        change(TrainConfig(), {"pretrain": "mea"})
-    with pytest.raises(ConfigError, match=r"pretrain\.msk is not an option of MAEConfig; did you mean 'mask'"):
-        change(config, {"pretrain": {"msk": 0.5}})
+    with pytest.raises(ConfigError, match="mae"):
+        make_plan(data(), recipe={**MODEL, "pretrain": "mea"})
+    with pytest.raises(ConfigError, match="'mask'"):
+        make_plan(data(), recipe={**MODEL, "task": {"kind": "mae", "msk": 0.5}})
 
 
 def test_a_decoder_learns_as_fast_as_a_head_and_its_token_does_not_decay() -> None:
-    task = MAEConfig(mask=0.5, dim=32, depth=3, num_heads=2).build(tiny(num_classes=0))
+    task = MAEConfig(mask=0.5, dim=32, depth=3, num_heads=2).build(tiny(num_classes=0), {})
     found = groups(task, OptimiserConfig(lr=1.0, layer_decay=0.5))
     scale = {name: group["scale"] for group in found for name in group["names"]}
     assert {value for name, value in scale.items() if name.startswith("decoder.")} == {1.0}

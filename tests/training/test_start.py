@@ -3,15 +3,16 @@
 from pathlib import Path
 
 import pytest
-from registered import tiny
-from small_data import photos, split
+from support.registered import tiny
+from support.run_folder import record
+from support.small_data import photos, split
 
-from vitrail.errors import ConfigError, HeadNotice
+from vitrail.errors import CheckpointError, ConfigError, HeadNotice
 from vitrail.models.checkpoint import save
 from vitrail.profiling.count import sketch
 from vitrail.training.config import TrainConfig
 from vitrail.training.plan import make_plan
-from vitrail.training.start import BORROWED, called, changes_weights
+from vitrail.training.start import BORROWED, changes_weights, model_name
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_small_changes_of_nothing_in_particular_are_made_to_the_packaged_model(
 
 @pytest.mark.parametrize("named", [{"model": "vit32_small"}, {"recipe": {"model": "vit32_small"}}])
 def test_lora_of_a_model_that_has_learned_nothing_is_refused(named: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="those of a new vit32_small have not; name some with --from"):
+    with pytest.raises(ConfigError, match="--from"):
         make_plan(split(photos(20)), **named, changes={"lora": 2})
 
 
@@ -40,12 +41,13 @@ def test_a_model_is_called_as_its_run_called_it_where_that_is_true(tmp_path: Pat
     with pytest.warns(HeadNotice):
         assert make_plan(split(photos(20)), start="packaged").config.model == "vit32_conv"
     other = save(tiny("vit32_small"), tmp_path / "other").parent  # of no named size
-    assert called(tiny("vit32_small"), other) == "vit"
-    (other / "run.json").write_text('{"recipe": {"model": "vit32_small"}}')
-    assert called(tiny("vit32_small"), other) == "vit"
-    assert called(sketch("vit32_small", attention={"dropout": 0.0}), other) == "vit32_small"
+    assert model_name(tiny("vit32_small"), other) == "vit"
+    record().write(other)
+    assert model_name(tiny("vit32_small"), other) == "vit"
+    assert model_name(sketch("vit32_small", attention={"dropout": 0.0}), other) == "vit32_small"
     (other / "run.json").write_text("{")
-    assert called(tiny("vit32_small"), other) == "vit"
+    with pytest.raises(CheckpointError, match="damaged"):
+        model_name(tiny("vit32_small"), other)
 
 
 def test_other_recipes_leave_nothing_as_it_is() -> None:

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import photos, split
+from support.small_data import photos, split
+from support.small_run import SCHEMA, SEEN
 
 import vitrail
-from vitrail.data.augment import Augment, AugmentConfig, MixConfig
+from vitrail.data.augment.augmentation import Augment, AugmentConfig, MixConfig
+from vitrail.data.augment.mix import Mix
 from vitrail.data.dataset import Batch
-from vitrail.data.mix import Mix
 from vitrail.data.randomness import Stream
 from vitrail.training.distributed import World
-from vitrail.training.optimiser import set_rate
+from vitrail.training.optim.optimiser import set_rate
 from vitrail.training.step import fused, recordable
 
 SMALL = {
@@ -41,18 +42,18 @@ def test_a_rate_on_the_device_is_written_in_place():
 def test_what_is_noted_down_of_a_treatment_serves_other_images_and_epochs(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     config = AugmentConfig(crop="shift", padding=2, flip=True, randaugment=1, erase=0.5)
-    augment = Augment(config, image_size=(8, 8), channels=3, seed=0)
-    mix = Mix(MixConfig(mixup=0.8, cutmix=1.0), num_classes=4, seed=0)
+    augment = Augment(config, SEEN, seed=0, schema=SCHEMA)
+    mix = Mix(MixConfig(mixup=0.8, cutmix=1.0), schema=SCHEMA, seed=0)
 
     def treat(batch: Batch, epoch: int | torch.Tensor) -> Batch:
         return mix(augment(batch, epoch), epoch)
 
     def drawn(first: int) -> Batch:
         images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
-        return Batch(images, torch.randint(0, 4, (6,)), torch.arange(first, first + 6))
+        return Batch(images, {"label": torch.randint(0, 4, (6,))}, torch.arange(first, first + 6))
 
     noted, other = fused(treat, drawn(0), torch.tensor(3)), drawn(100)
-    for got, expected in zip(noted(other, torch.tensor(7)), treat(other, 7), strict=True):
+    for got, expected in zip(noted(other, torch.tensor(7)).tensors(), treat(other, 7).tensors(), strict=True):
         assert torch.equal(got, expected)
 
 

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_data import photos
+from support import processes
+from support.small_data import photos
 
 import vitrail
 from vitrail.cli import main
@@ -27,7 +27,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     images, folder = photos(72, size=16), tmp_path / "data"
     folder.mkdir()
     np.save(folder / "train_images.npy", images.array.permute(0, 2, 3, 1).numpy())
-    np.save(folder / "train_labels.npy", images.labels.numpy())
+    np.save(folder / "train_labels.npy", images.targets["label"].numpy())
     return folder
 
 
@@ -39,9 +39,7 @@ def test_two_processes_train_one_model_and_write_one_report(
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitrail"]
     command += [*words, "--shard", shard, "--out", str(tmp_path / "two")]
-    done = subprocess.run(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=240
-    )
+    done = processes.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"report: {tmp_path / 'two' / 'report.html'}\n"
     assert done.stderr.count("best epoch") == 1

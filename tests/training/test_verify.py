@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_data import photos, split
+from support.small_data import photos, split
 
 import vitrail.training.step as step_module
 from vitrail.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
-from vitrail.cli.options import Words, check_places, escape_letters, image_size, notices
+from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         with notices():
-            check_places(options)
+            check_paths(options)
             options.run_verb(options)
     except VitrailError as error:
         print(f"vitrail: error: {error}", file=sys.stderr)  # noqa: T201
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader left, e.g. `vitrail models | head`
     except OSError as error:
-        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-        way = "; make room there, see to its permissions, or choose another place" if error.errno in UNWRITABLE else ""
-        print(f"vitrail: error: {told}{way}", file=sys.stderr)  # noqa: T201
+        text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        way = "; free some space, check its permissions, or choose another path" if error.errno in UNWRITABLE else ""
+        print(f"vitrail: error: {text}{way}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
@@ -63,17 +63,17 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"vitrail {__version__}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
-    _train(_verb(verbs, "train", learning.train, "train a model on images, or go on with a run"))
+    _train(_verb(verbs, "train", learning.train, "train a model on images, or resume a run"))
     _judging(verbs)
-    text = "show what a model sees in pictures: what patches attend to, what decided, and how true that is"
+    text = "explain predictions: attention, saliency maps, and how faithful they are"
     explain_verb.add_options(_verb(verbs, "explain", explain_verb.explain, text))
-    text = "linear and nearest-neighbour accuracy of every layer of a model, with a head or without"
+    text = "linear and nearest-neighbour probes of every layer of a model"
     probe_verb.add_options(_verb(verbs, "probe", probe_verb.probe, text))
     _showing(verbs)
     text = "write a model as torch.export, ONNX or OpenVINO files with a certificate, in int8 too"
     shipping.add_export(_verb(verbs, "export", shipping.export, text))
     shipping.add_bench(_verb(verbs, "bench", shipping.bench, "measure artefacts and runs side by side on this machine"))
-    serving.add_serve(_verb(verbs, "serve", serving.serve, "answer over HTTP, with a page to try the model"))
+    serving.add_serve(_verb(verbs, "serve", serving.serve, "serve a model over HTTP, with a page to try it"))
     _demo(_verb(verbs, "demo", learning.demo, "train a small ViT on embedded images in two minutes, with a report"))
     return top
 
@@ -92,34 +92,37 @@ def _train(verb: Words) -> None:
     verb.add_argument(
         "--model", metavar="NAME", help="a model of `vitrail models`; chosen by the images' size if left out"
     )
+    verb.add_argument("--task", metavar="KIND", help="classify, regress, mae ...; inferred from the data if left out")
+    verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target; several: a,b")
     verb.add_argument("--recipe", metavar="NAME", help="a recipe of the package, or a YAML file")
     verb.add_argument(
         "--from", metavar="WEIGHTS", dest="start", help="weights to fine-tune: a file, folder or hf-hub:…"
     )
     verb.add_argument("--teacher", metavar="WEIGHTS", help="a model to learn from as well")
     verb.add_argument(
-        "--val", metavar="SHARE|DATA", type=_share, help="share of the images, or other data, to judge by"
+        "--val", metavar="SHARE|DATA", type=_share, help="validation: a share of the images, or other data"
     )
     verb.add_argument("--out", metavar="FOLDER", type=Path, dest="folder", help="where the run goes (default runs/…)")
+    verb.add_argument("--resume", metavar="FOLDER", type=Path, help="resume a run; the result is the same bit by bit")
     verb.add_argument(
-        "--resume", metavar="FOLDER", type=Path, help="go on with a run, bit by bit as if it had not stopped"
-    )
-    verb.add_argument(
-        "--verify-resume", metavar="N", type=int, help="prove on N steps that resuming is exact, and stop"
+        "--verify-resume", metavar="N", type=int, help="check on N steps that resuming is exact, and exit"
     )
     verb.add_argument("--epochs", type=int)
     verb.add_argument("--batch-size", type=int)
     verb.add_argument("--lr", type=float)
     verb.add_argument("--layer-decay", metavar="RATE", type=float, help="lower rates towards the image, e.g. 0.75")
-    verb.add_argument("--freeze-until", metavar="LAYER", help="leave everything before it as it is, e.g. blocks.8")
-    verb.add_argument("--lora", metavar="RANK", type=int, help="learn low-rank updates and the head only")
+    verb.add_argument("--freeze-until", metavar="LAYER", help="freeze everything before it, e.g. blocks.8")
+    verb.add_argument("--lora", metavar="RANK", type=int, help="train low-rank updates and the head only")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
     verb.add_argument("--seed", type=int)
-    verb.add_argument("--precision", help="auto, fp32, bf16 or fp16")
+    verb.add_argument("--precision", help="auto, float32 (or fp32), bf16 or fp16")
     verb.add_argument("--compile", action="store_true", help="torch.compile: slow to start, faster after")
     verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
-    verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how many processes share the work")
-    verb.add_argument("--log", metavar="SINK", action="append", default=[], choices=("tensorboard", "wandb"))
+    verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how several processes share the model")
+    verb.add_argument(
+        "--log", metavar="SINK", action="append", default=[], choices=("tensorboard", "wandb"),
+        help="also log to tensorboard (RUN/tensorboard) or wandb; may be given twice",
+    )  # fmt: skip
     _set_option(verb, "change the recipe, e.g. --set mix.cutmix=1.0 --set options.drop_path=0.1")
 
 
@@ -135,37 +138,43 @@ def _demo(verb: Words) -> None:
 
 def _judging(verbs: Any) -> None:
     verb = _verb(
-        verbs, "eval", learning.evaluate, "judge a model on images: accuracy, by class, confusion, calibration"
+        verbs, "eval", learning.evaluate, "evaluate a model on labelled images: metrics, intervals, mistakes, speed"
     )
-    verb.add_argument("run", help="a run's folder, any checkpoint that `vitrail info` reads, or `packaged`")
+    verb.add_argument(
+        "run", help="a run's folder, any checkpoint that `vitrail info` reads, an exported model, or `packaged`"
+    )
     verb.add_argument("data", help="images with labels, as for train; their test part where there is one")
+    verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
     _output_options(verb)
 
-    verb = _verb(verbs, "predict", learning.predict, "say what is in pictures")
+    verb = _verb(verbs, "predict", learning.predict, "predict for image files, folders and tables of them")
     verb.usage = (
         "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [--ray WORKERS] "
         "[RUN] PATH [PATH ...]"
     )
     verb.add_argument(
         "paths", nargs="+", metavar="PATH",
-        help="image files and folders; before them a run's folder, any checkpoint or an exported model; else the "
-        "packaged model answers",
+        help="image files and folders; before them a run's folder, any checkpoint or an exported model; by default "
+        "the packaged model",
     )  # fmt: skip
-    verb.add_argument("--top", type=int, default=5, help="how many classes to name (default 5)")
+    verb.add_argument("--top", type=int, default=5, help="how many candidates to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
     shipping.add_table(verb)
 
     verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
     verb.add_argument("data", help="what you would train on")
+    verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument(
-        "--model", metavar="NAME", help="the model to estimate time, memory and a batch for; else what train takes"
+        "--model",
+        metavar="NAME",
+        help="the model to estimate costs for; by default the one that train would choose",
     )
     verb.add_argument("--image-size", metavar="SIZE", type=image_size)
     verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
-    verb.add_argument("--seed", type=int, default=0, help="that of the run: it decides which images validate it")
+    verb.add_argument("--seed", type=int, default=0, help="the run's: it decides which images validate it")
     _output_options(verb)
 
 

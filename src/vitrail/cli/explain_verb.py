@@ -1,60 +1,59 @@
-"""The verb `explain`: what a model sees in pictures, as a page or a table; and what its attention does over many."""
+"""The verb `explain`: explanations of pictures as a page or a table, and statistics of attention over many images."""
 
 import argparse
+import contextlib
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import busy, image_size, layer_numbers, show_report
-from vitrail.errors import BrokenImage, ConfigError, DataError
+from vitrail.errors import BrokenImage, ConfigError, DataError, Notice, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from vitrail.cli.opening import OpenedTask
-    from vitrail.explain.page import Gallery, View
-    from vitrail.report import Report
+    from vitrail.explain.page.gallery import View
+    from vitrail.explain.progress import Progress
+    from vitrail.runs.trained import Size, TrainedModel
 
-MOST_PICTURES = 16  # on a page
-BATCH = 32  # pictures at a time for statistics
+MAX_PICTURES = 16  # on a page
+BATCH = 32  # images at a time for statistics
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     verb.add_argument(
-        "run",
-        help="a run's folder, any checkpoint that `vitrail info` reads, `packaged`, or a name, for random weights",
+        "run", help="a run folder, a checkpoint, `packaged`, or the name of a model, which gets random weights"
     )
-    verb.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders of them")
+    verb.add_argument("images", nargs="+", metavar="IMAGE", help="image files, and folders of them")
     verb.add_argument(
         "--method", metavar="NAMES", type=_words, help="saliency methods, e.g. relevance,rollout (default: quick ones)"
     )
-    verb.add_argument("--target", metavar="CLASS", help="the class to explain (default: the one that is predicted)")
     verb.add_argument(
-        "--layers",
-        metavar="NUMBERS",
-        type=layer_numbers,
-        help="attention layers that are kept, e.g. 0,5,-1 (default: all)",
+        "--target", metavar="NAME", help="the output to explain: a class, or a number (default: the model's answer)"
     )
     verb.add_argument(
-        "--steps", metavar="N", type=int, default=32, help="of insertion and deletion; fewer are faster (default 32)"
+        "--layers", metavar="NUMBERS", type=layer_numbers, help="attention layers to show, e.g. 0,5,-1 (default: all)"
     )
+    verb.add_argument(
+        "--scores", choices=("none", "quick", "full"), default="quick",
+        help="how exactly maps are scored: full takes 32 steps of insertion and deletion and compares with shuffled "
+        "weights; quick takes fewer steps for large models (default: quick)",
+    )  # fmt: skip
+    verb.add_argument("--steps", metavar="N", type=int, help="steps of insertion and deletion, instead of --scores'")
     verb.add_argument(
         "--masks", metavar="FOLDER", type=Path,
-        help="images of the same names, not black where the object is: does the highest point of a map lie on it?",
+        help="images of the same names, not black on the object: is the maximum of each map on it?",
     )  # fmt: skip
-    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than its own: 384, or 224x160")
-    verb.add_argument("--against", metavar="RUN", help="another model, to be seen side by side")
-    verb.add_argument("--statistics", action="store_true", help="instead: attention by layer and head, over all images")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="another image size: 384, or 224x160")
+    verb.add_argument("--against", metavar="RUN", help="a second model, shown side by side")
+    verb.add_argument("--statistics", action="store_true", help="instead: attention by layer and head over all images")
     verb.add_argument(
-        "--out",
-        metavar="FILE",
-        type=Path,
-        dest="html",
-        help="write a page that needs no network: hover, choose, compare",
+        "--out", metavar="FILE", type=Path, dest="html", help="write an interactive page that needs no network"
     )
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument("--device")
@@ -63,25 +62,27 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 def _words(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise argparse.ArgumentTypeError("it names no method; write one or more: relevance,rollout")
+        raise argparse.ArgumentTypeError("no method is given; write one or more: relevance,rollout")
     return list(dict.fromkeys(words))
 
 
 def explain(options: argparse.Namespace) -> None:
-    """Explains pictures, or sums up attention over a folder of them."""
+    """Explains pictures, or computes statistics of attention over many images."""
     if options.statistics:
         _statistics(options)
         return
-    from vitrail.explain.page import Gallery, write_page  # noqa: PLC0415
+    from vitrail.explain.page.gallery import Gallery  # noqa: PLC0415
+    from vitrail.explain.page.render import write_page  # noqa: PLC0415
+    from vitrail.explain.page.tables import summary  # noqa: PLC0415
 
     if options.layers is not None and options.html is None:
-        raise ConfigError("--layers chooses what a page keeps: name it too, as in --out page.html")
+        raise ConfigError("--layers chooses the layers of a page; add --out page.html")
     views, about, broken = list["View"](), dict[str, str](), dict[str, str]()
     sources = dict.fromkeys(name for name in (options.run, options.against) if name is not None)
-    for source, opened in {source: _opened(source, options) for source in sources}.items():
-        some, broken = _views(source, opened, options)
-        views += some
-        about[source] = opened.about.removeprefix(f"{source}: ")
+    for source, trained in {source: _opened(source, options) for source in sources}.items():
+        of_model, broken = _views(source, trained, options)
+        views += of_model
+        about[source] = trained.about.removeprefix(f"{source}: ")
     gallery = Gallery(title=_title(views), views=views, about=about, command=_command())
     if options.html is not None:
         with busy(f"writing {options.html}"):
@@ -92,77 +93,81 @@ def explain(options: argparse.Namespace) -> None:
         summary(gallery, narrow=True).print()
         if options.html is not None:
             print(f"\npage: {page} ({page.stat().st_size / 1e3:,.0f} kB)")  # noqa: T201
-    _complain(broken, len(broken) + len(gallery.pictures))
+    _report_broken(broken, len(broken) + len(gallery.pictures))
 
 
-def _opened(source: str, options: argparse.Namespace) -> "OpenedTask":
-    from vitrail.cli.opening import open_task  # noqa: PLC0415
-    from vitrail.hardware import device  # noqa: PLC0415
-
-    opened = open_task(source, image_size=options.image_size)
-    opened.task.to(device(options.device))
-    return opened
+def _opened(source: str, options: argparse.Namespace) -> "TrainedModel":
+    return open_layers(source, options.device, image_size=options.image_size)
 
 
-def _views(source: str, opened: "OpenedTask", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:
-    """All pictures through one model, and the files that are none with the reason."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import track  # noqa: PLC0415
+def open_layers(source: str, device: str | None, *, image_size: "Size | None" = None) -> "TrainedModel":
+    """A model whose layers can be read, on its device; an exported model has none."""
+    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
+    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
+    from vitrail.runs.trained import open_model  # noqa: PLC0415
 
-    from vitrail.explain.look import look  # noqa: PLC0415
+    if is_artefact(source):
+        raise Unsupported(f"{source} is an exported model without layers; use the run or checkpoint it was made from")
+    trained = open_model(source, image_size=image_size).to(choose_device(device))
+    if source == PACKAGED:
+        warnings.warn(f"the model is {trained.about}", Notice, stacklevel=1)
+    return trained
+
+
+def _views(source: str, trained: "TrainedModel", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:
+    """All pictures explained with one model, and the files that could not be read with the reason."""
     from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
-    from vitrail.tasks.predict import image_files  # noqa: PLC0415
+    from vitrail.explain.views import picture_views  # noqa: PLC0415
+    from vitrail.runs.predict import image_files  # noqa: PLC0415
 
     files = list(dict.fromkeys(image_files(options.images)))
-    if options.html is not None and len(files) > MOST_PICTURES:
+    if options.html is not None and len(files) > MAX_PICTURES:
         raise ConfigError(
-            f"a page shows at most {MOST_PICTURES} pictures, and {len(files)} were named; name some of them, or leave "
+            f"a page shows at most {MAX_PICTURES} pictures, but there are {len(files)}; name some of them, or leave "
             "out --out for a table of all"
         )
     if options.masks is not None and not options.masks.exists():
-        raise DataError(f"there is no {options.masks}; --masks names a folder of masks, or the mask of one picture")
-    pictures, broken = read_pictures(files, opened.task.backbone.config, masks=options.masks)
+        raise DataError(f"--masks {options.masks} does not exist; it must be a folder of masks, or one mask")
+    pictures, broken = read_pictures(files, trained.preprocess, masks=options.masks)
     if not pictures:
         raise BrokenImage(next(iter(broken.values())))
-    found = look(
-        opened.task,
-        opened.prepare,
-        pictures,
-        model=source,
-        methods=options.method,
-        target=options.target,
-        layers=options.layers,
-        attention=options.html is not None,
-        steps=options.steps,
-    )
+    with _progress_bar() as progress:
+        views = picture_views(
+            trained.task,
+            trained.preprocess,
+            pictures,
+            model=source,
+            methods=options.method,
+            target=options.target,
+            layers=options.layers,
+            attention=options.html is not None,
+            scores=options.scores,
+            steps=options.steps,
+            progress=progress,
+        )
+        return list(views), broken
+
+
+@contextlib.contextmanager
+def _progress_bar() -> "Iterator[Progress]":
+    """A bar on a terminal that says what is being done."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress as Bars  # noqa: PLC0415
+
     console = Console(stderr=True)
-    shown = track(
-        found, "explaining", total=len(pictures), console=console, transient=True, disable=not console.is_terminal
-    )
-    return list(shown), broken
-
-
-def summary(gallery: "Gallery", *, narrow: bool) -> "Report":
-    """What a page shows, without pictures: predictions, and how true each method's map is."""
-    from vitrail.explain.page import mean_table, narrow_table, score_table  # noqa: PLC0415
-    from vitrail.report import Report, Text  # noqa: PLC0415
-
-    tables = [narrow_table(gallery) if narrow else score_table(gallery)]
-    if len(gallery.pictures) > 1:
-        tables.append(mean_table(gallery))
-    whys = dict.fromkeys(f"{view.model}: {view.why}" for view in gallery.views if view.why)
-    return Report(gallery.title, (*tables, *([Text("Attention", "\n".join(whys))] if whys else [])))
+    with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("explaining", total=None)
+        yield lambda text, done, total: bars.update(bar, description=text, completed=done, total=total)
 
 
 def _statistics(options: argparse.Namespace) -> None:
     """Attention by layer and head over all images."""
     import torch  # noqa: PLC0415
 
-    from vitrail.cli.opening import open_model  # noqa: PLC0415
-    from vitrail.explain.attention_statistics import statistics  # noqa: PLC0415
+    from vitrail.explain.attention.head_statistics import statistics  # noqa: PLC0415
     from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
-    from vitrail.hardware import device  # noqa: PLC0415
-    from vitrail.tasks.predict import image_files  # noqa: PLC0415
+    from vitrail.runs.predict import image_files  # noqa: PLC0415
 
     others = {
         "--method": options.method,
@@ -171,28 +176,28 @@ def _statistics(options: argparse.Namespace) -> None:
         "--masks": options.masks,
     }
     if given := [name for name, value in others.items() if value is not None]:
-        raise ConfigError(f"--statistics sums up the attention of one model: leave out {', '.join(given)}")
-    opened = open_model(options.run, image_size=options.image_size)
-    model = opened.model.to(device(options.device))
+        raise ConfigError(f"--statistics shows the attention of one model: leave out {', '.join(given)}")
+    trained = _opened(options.run, options)
     files, broken = list(dict.fromkeys(image_files(options.images))), dict[str, str]()
 
     def batches() -> "Iterator[Tensor]":
         for start in range(0, len(files), BATCH):
-            read = read_pictures(files[start : start + BATCH], model.config)
+            read = read_pictures(files[start : start + BATCH], trained.preprocess)
             broken.update(read.broken)
             if read.pictures:
-                yield opened.prepare(torch.stack([one.pixels for one in read.pictures]))
+                pixels = torch.stack([picture.pixels for picture in read.pictures])
+                yield trained.preprocess.normalise(pixels.to(trained.device))
         if len(broken) == len(files):
             raise BrokenImage(next(iter(broken.values())))
 
-    with busy(f"looking at {len(files):,} pictures"):
-        report = statistics(model, batches(), layers=options.layers)
+    with busy(f"reading {len(files):,} images"):
+        report = statistics(trained.backbone, batches(), layers=options.layers)
     show_report(report, options)
-    _complain(broken, len(files))
+    _report_broken(broken, len(files))
 
 
-def _complain(broken: dict[str, str], count: int) -> None:
-    """Ends with an error where some files were no images, after all others have had their turn."""
+def _report_broken(broken: dict[str, str], count: int) -> None:
+    """Ends with an error if some files could not be read, after all others are done."""
     if broken:
         raise DataError(f"{len(broken)} of {count} pictures could not be read: {next(iter(broken.values()))}")
 
@@ -200,7 +205,7 @@ def _complain(broken: dict[str, str], count: int) -> None:
 def _title(views: list["View"]) -> str:
     pictures, models = (dict.fromkeys(getattr(view, name) for view in views) for name in ("picture", "model"))
     what = Path(views[0].picture).name if len(pictures) == 1 else f"{len(pictures)} pictures"
-    return f"{what} through {' and '.join(models)}"
+    return f"{what} explained with {' and '.join(models)}"
 
 
 def _command() -> str:

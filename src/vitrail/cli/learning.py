@@ -1,4 +1,4 @@
-"""The verbs of the main job: train, eval, predict, doctor, demo."""
+"""The verbs train, eval, predict, doctor and demo."""
 
 import argparse
 import json
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice, nearest
-from vitrail.nearby import hint_at
+from vitrail.suggest import suggest_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from vitrail.tasks.predict import Answer
+    from vitrail.data.sources.table import Wanted
+    from vitrail.runs.predict import Predictor
     from vitrail.training.run import Run
 
 DEMO = Path("runs/demo")
@@ -28,20 +27,19 @@ def train(options: argparse.Namespace) -> None:
     if options.resume is not None:
         others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.folder}
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
+        others |= {"--task": options.task, "--label": options.label}
         if given := [name for name, value in others.items() if value is not None]:
-            raise ConfigError(f"--resume goes on with a run as it was begun: leave out {', '.join(given)}")
+            raise ConfigError(f"--resume continues a run as it was started: leave out {', '.join(given)}")
         if not options.resume.exists():
-            hint = hint_at(options.resume, fits=lambda place: (place / "run.json").is_file())
-            raise ConfigError(
-                f"there is no {options.resume} to go on with; {hint or '--resume names the folder of a run'}"
-            )
+            hint = suggest_path(options.resume, fits=lambda place: (place / "run.json").is_file())
+            raise ConfigError(f"{options.resume} does not exist; {hint or '--resume takes the folder of a run'}")
         where = {"device": options.device, "shard": options.shard}
         _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
     what = {"recipe": options.recipe, "start": options.start, "teacher": options.teacher}
-    what |= {"val": options.val, "device": options.device}
+    what |= {"val": options.val, "device": options.device, "label": options.label}
     if options.verify_resume is not None:
         from vitrail.training.verify import verify_resume  # noqa: PLC0415
 
@@ -82,82 +80,116 @@ def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
     }
     optimiser = {"lr": options.lr, "layer_decay": options.layer_decay}
     changes = _keys_set(options)
+    if getattr(options, "task", None) is not None:
+        changes["task"] = {"kind": options.task, **_task_options(changes.get("task"))}
     changes |= {name: value for name, value in plain.items() if value is not None}
     if asked := {name: value for name, value in optimiser.items() if value is not None}:
         changes["optimiser"] = changes.get("optimiser", {}) | asked
     return changes
 
 
-def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
-    """What `--set` changes in a recipe; what is no key of one, such as the folder, has an option of its own."""
-    from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
+def _task_options(task: Any) -> dict[str, Any]:
+    """What `--set task...` says, beside --task, which names the kind."""
+    if task is None or isinstance(task, dict):
+        return task or {}
+    raise ConfigError(f"--task and --set task={task} both name a task; leave one out")
 
-    changes, known = read_changes(options.changes), [field.name for field in fields(TrainConfig)]
+
+def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
+    """What `--set` changes in a recipe; what is not a key of one, such as the folder, has an option of its own."""
+    from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
+    from vitrail.training.task_choice import RENAMED  # noqa: PLC0415
+
+    changes, known = read_changes(options.changes), [*(field.name for field in fields(TrainConfig)), RENAMED]
     if wrong := [name for name in changes if name not in known]:
         usual = usual_name(wrong[0])
         hint = nearest(wrong[0], known) if usual is None else f"here that is {usual}"
-        raise ConfigError(f"--set {wrong[0]}: a recipe has no such key; {hint}")
+        raise ConfigError(f"--set {wrong[0]}: unknown key of a recipe; {hint}")
     return changes
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Judges a run or a checkpoint on data."""
-    from vitrail.data.batches import Batches  # noqa: PLC0415
-    from vitrail.data.cache import pack  # noqa: PLC0415
+    """Evaluates a run, a checkpoint or an exported model on data."""
     from vitrail.data.dataset import Subset  # noqa: PLC0415
-    from vitrail.data.source import open_whole  # noqa: PLC0415
-    from vitrail.data.stored import stored_size  # noqa: PLC0415
-    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.data.feeds.choice import make_feed, open_images  # noqa: PLC0415
+    from vitrail.data.feeds.pack_size import stored_as  # noqa: PLC0415
+    from vitrail.data.sources.opening import open_whole  # noqa: PLC0415
     from vitrail.report import Text  # noqa: PLC0415
-    from vitrail.training.evaluate import evaluate as judge  # noqa: PLC0415
-    from vitrail.training.seen import met_before  # noqa: PLC0415
-    from vitrail.training.trained import open_trained  # noqa: PLC0415
+    from vitrail.runs.evaluate import evaluate_model  # noqa: PLC0415
+    from vitrail.runs.leakage import trained_on  # noqa: PLC0415
 
-    trained = open_trained(options.run)
-    task = trained.task.to(device(options.device))
-    config = task.backbone.config
+    model = _opened(options.run, options.device)
     with busy(f"reading {options.data}"):
-        images = open_whole(options.data, classes=task.classes, multi_label=trained.multi_label)
-        size = stored_size(images, config.image_size, cropped=False)  # as in training, for the same score
-        packed = pack(images, size=size, channels=config.channels)
-    where = next(task.parameters()).device
-    batches = Batches(packed, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
-    with busy(f"judging {len(packed):,} images"):
-        report = judge(task, batches, prepare=trained.prepare)
-    if (told := met_before(options.run, options.data, Subset(images, packed.ids.tolist()))) is not None:
-        warnings.warn(told, Notice, stacklevel=1)
-        report = replace(report, sections=(Text("Not new to the model", told), *report.sections))
+        data = open_whole(options.data, schema=model.task.schema, wanted=_wanted(options))
+        images = open_images(data, stored_as(data, model.preprocess, cropped=False))  # as in training: the same score
+    where = getattr(model, "device", "cpu")
+    feed = make_feed(images, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
+    with busy(f"evaluating {len(images):,} images"):
+        report = evaluate_model(model, feed, names=data.key).report()
+    if (note := trained_on(options.run, options.data, Subset(data, images.ids.tolist()))) is not None:
+        warnings.warn(note, Notice, stacklevel=1)
+        report = replace(report, sections=(Text("Not held out", note), *report.sections))
     show_report(report, options)
 
 
-def predict(options: argparse.Namespace) -> None:
-    """Says what is in pictures, by a run, a checkpoint or an exported model."""
-    from vitrail.deploy.engine import TorchEngine, is_artefact, open_engine  # noqa: PLC0415
-    from vitrail.hardware import device  # noqa: PLC0415
+def _opened(source: str, device: str | None) -> "Predictor":
+    """A run or checkpoint on its device, or an exported model."""
+    from vitrail.deploy.artefact.opening import is_artefact, open_engine  # noqa: PLC0415
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
     from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.training.trained import names_model, open_trained  # noqa: PLC0415
+    from vitrail.runs.trained import open_model  # noqa: PLC0415
+
+    if is_artefact(source):
+        return open_engine(source)
+    model = open_model(source).to(choose_device(device))
+    if source == PACKAGED:
+        warnings.warn(f"the model is {model.about}", Notice, stacklevel=1)
+    elif not model.preprocess_known:
+        warnings.warn(
+            f"no file beside {source} tells how images were preprocessed; assumed: {model.preprocess}",
+            Notice,
+            stacklevel=1,
+        )
+    return model
+
+
+def _wanted(options: argparse.Namespace) -> "Wanted":
+    """The columns of a table that hold the target: those named, else those that the run was trained on."""
+    from vitrail.data.sources.table import SUFFIXES, Wanted  # noqa: PLC0415
+    from vitrail.runs.paths import checkpoint_path  # noqa: PLC0415
+    from vitrail.runs.record import Record, is_run  # noqa: PLC0415
+
+    if options.label is not None:
+        return Wanted(tuple(name.strip() for name in options.label.split(",")))
+    path = checkpoint_path(options.run)
+    if is_run(path) and str(options.data).lower().endswith(SUFFIXES):
+        return Record.read(path).wanted
+    return Wanted()
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Prints or stores answers for pictures, by a run, a checkpoint or an exported model."""
+    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
+    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
+    from vitrail.runs.paths import names_model  # noqa: PLC0415
 
     _check_asked(options)
     named = is_artefact(options.paths[0]) or names_model(options.paths[0])
     source, paths = (options.paths[0], options.paths[1:]) if named else (PACKAGED, options.paths)
-    if is_artefact(source):
-        engine = open_engine(source)
-    else:
-        engine = TorchEngine(source, open_trained(source), device=device(options.device))
     if not paths:
         raise ConfigError(f"{source} is a model; name pictures too: vitrail predict {source} picture.jpg")
-    if source == PACKAGED:
-        warnings.warn(f"the model is {engine.about}", Notice, stacklevel=1)
     if options.table is not None:
-        shipping.into_table(engine, options, paths)
+        from vitrail.deploy.artefact.opening import open_engine  # noqa: PLC0415
+        from vitrail.hardware import device  # noqa: PLC0415
+
+        shipping.into_table(open_engine(source, device=device(options.device)), options, paths)
         return
+    model = _opened(source, options.device)
     results = []
-    for result in shipping.answers(engine, paths, top=options.top):
+    for result in shipping.answers(model, paths, top=options.top):
         results.append(result)
-        whole = json.dumps(result.to_dict(), ensure_ascii=False)
-        said = _said(result.answers, several=engine.card.multi_label)
-        line = whole if options.json else result.error or f"{result.path}: {said}"
-        print(line)  # noqa: T201
+        text = result.error if result.answer is None else f"{result.path}: {result.answer.text()}"
+        print(json.dumps(result.to_dict(), ensure_ascii=False) if options.json else text)  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")
@@ -165,63 +197,40 @@ def predict(options: argparse.Namespace) -> None:
 
 def _check_asked(options: argparse.Namespace) -> None:
     """Refuses what predictions cannot be made for, before a model is opened for it."""
-    from vitrail.deploy.bulk import check_table  # noqa: PLC0415
+    from vitrail.deploy.bulk.prediction_table import check_table  # noqa: PLC0415
 
     if options.top < 1:
         raise ConfigError(f"--top is {options.top}; it must be 1 or more")
     if options.table is None:
         if options.ray is not None:
-            raise ConfigError("--ray shares the writing of a table; name one: --out predictions.parquet")
+            raise ConfigError("--ray needs a table to write: --out predictions.parquet")
         return
     if options.json:
-        raise ConfigError(
-            "--json prints what --out writes to a table: leave one out, or name a table that is JSON, "
-            "as in --out predictions.jsonl"
-        )
+        raise ConfigError("--json and --out cannot be used together; for JSON in a file, use --out predictions.jsonl")
     check_table(options.table)
-
-
-def _said(answers: "Sequence[Answer]", *, several: bool) -> str:
-    """Classes and how likely they are; of several labels an image first those that are the answer, then the others."""
-
-    def listed(some: "Iterable[Answer]") -> str:
-        return ", ".join(f"{answer.label} {100 * answer.probability:.1f} %" for answer in some)
-
-    if not several:
-        return listed(answers)
-    chosen = listed(answer for answer in answers if answer.chosen)
-    others = listed(answer for answer in answers if not answer.chosen)
-    return (chosen or "no label") + (f"; not {others}" if others else "")
 
 
 def doctor(options: argparse.Namespace) -> None:
     """Audits data before training."""
-    from vitrail.data.doctor import examine  # noqa: PLC0415
+    from vitrail.data.audit.doctor import examine  # noqa: PLC0415
+    from vitrail.data.sources.table import Wanted  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
-    from vitrail.training.trained import training_cost, training_pace  # noqa: PLC0415
+    from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
+    from vitrail.training.plan import default_model  # noqa: PLC0415
 
+    columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
+    chosen = {"val": options.val, "seed": options.seed, "wanted": Wanted(columns)}
     name, size = options.model, options.image_size
     if name is None:
-        name, size = _would_take(options)
+        with busy(f"sampling {options.data}"):
+            name, size = default_model(options.data, **chosen, image_size=options.image_size)
     cost = training_cost(name, size)
     with busy(f"timing {name}"):
-        pace = training_pace(name, size, device=device())
-    numbers = replace(cost.numbers, images_per_second=pace)
+        speed = training_speed(name, size, device=device())
+    numbers = replace(cost.numbers, images_per_second=speed)
     with busy(f"examining {options.data}"):
-        chosen = {"val": options.val, "seed": options.seed}
         report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
     show_report(report, options)
-
-
-def _would_take(options: argparse.Namespace) -> tuple[str, tuple[int, int]]:
-    """The model that `train` would take for some data, and its image size."""
-    from vitrail.data.source import survey  # noqa: PLC0415
-    from vitrail.training.plan import make_plan  # noqa: PLC0415
-
-    with busy(f"looking at {options.data}"):
-        changes = {} if options.image_size is None else {"image_size": options.image_size}
-        plan = make_plan(survey(options.data, val=options.val, seed=options.seed), changes=changes)
-    return plan.config.model, plan.backbone_config.image_size
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -235,7 +244,7 @@ def demo(options: argparse.Namespace) -> None:
     changes = _keys_set(options)
     if options.folder is None and (DEMO / "run.json").is_file():
         device(options.device)
-        make_plan("demo", recipe="demo", changes=changes)  # a mistake is told before anything is lost
+        make_plan("demo", recipe="demo", changes=changes)  # a mistake is reported before anything is lost
         shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
     run = start("demo", recipe="demo", folder=options.folder or DEMO, device=options.device, **changes)
     print(f"test accuracy {100 * run.metrics['test_accuracy']:.1f} %; report: {run.report()}")  # noqa: T201

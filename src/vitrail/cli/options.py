@@ -24,23 +24,36 @@ _NUMBERS = {int: "a whole number", float: "a number"}
 
 
 class Words(argparse.ArgumentParser):
-    """A parser that answers a mistake in one sentence, one of spelling with the nearest verb, option or choice."""
+    """A parser whose errors are one sentence, with the nearest verb, option or choice to a misspelt one."""
 
     sets_recipe = False  # whether `--set` reaches the keys of a recipe
+    _mixing = False  # whether options and positional arguments are being told apart
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but nothing is left over: a verb knows best what its own options are."""
+        if self._mixing:
+            return super().parse_known_args(args, namespace)
         for word in itertools.takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
             if word.startswith("-") and Path(word).exists():
-                raise ConfigError(f"{word} begins as options do; if the file of that name is meant, write ./{word}")
-        found, left = super().parse_known_args(args, namespace)
+                raise ConfigError(f"{word} looks like an option; for the file of that name write ./{word}")
+        found, left = self._mixed(args, namespace)
         if left:
             name = self.prog.split()[-1]
             wrong = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
             if wrong is None:
-                raise ConfigError(f"{name} can do nothing with {' '.join(left)}; see {self.prog} --help")
+                raise ConfigError(f"{name}: unexpected arguments: {' '.join(left)}; see {self.prog} --help")
             raise ConfigError(f"{name} has no option {wrong}; {self._meant(wrong)}")
         return found, left
+
+    def _mixed(self, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        """Options may stand between positional arguments; the parser of verbs cannot mix them, and need not."""
+        if "--" in (args or ()) or any(action.nargs == argparse.PARSER for action in self._actions):
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
     def _meant(self, wrong: str) -> str:
         """A hint at the option that was meant, or at the key of a recipe that is called so, here or by others."""
@@ -58,7 +71,7 @@ class Words(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
         if not arg_string and action.nargs != argparse.PARSER and action.default != "":
-            raise ConfigError(f"{name} is an empty text; see {self.prog} --help for what it may be")
+            raise ConfigError(f"{name} is empty; see {self.prog} --help")
         number = next((told for kind, told in _NUMBERS.items() if action.type is kind), None)
         try:
             value = super()._get_value(action, arg_string)
@@ -72,7 +85,7 @@ class Words(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        what = f"{action.option_strings[-1]} is {value!r}" if action.option_strings else f"there is no verb {value!r}"
+        what = f"{action.option_strings[-1]} is {value!r}" if action.option_strings else f"unknown verb {value!r}"
         raise ConfigError(f"{what}; {nearest(str(value), map(str, action.choices))}")
 
 
@@ -93,7 +106,7 @@ def image_size(text: str) -> int | tuple[int, int]:
         return numbers[0]
     if len(numbers) == 2:
         return numbers[0], numbers[1]
-    raise argparse.ArgumentTypeError(f"{text!r} is no image size; write 384, or height x width: 224x160")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a valid image size; write 384, or height x width: 224x160")
 
 
 def layer_numbers(text: str) -> list[int]:
@@ -101,7 +114,7 @@ def layer_numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of layers; write numbers: 0,5,-1") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers; write numbers: 0,5,-1") from None
 
 
 def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
@@ -111,7 +124,7 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
         path, equals, text = pair.partition("=")
         *parents, last = path.split(".")
         if not equals or not all((*parents, last)):
-            raise ConfigError(f"--set {pair!r} is no KEY=VALUE")
+            raise ConfigError(f"--set {pair!r} must be KEY=VALUE")
         inner = changes
         for parent in parents:
             inner = inner.setdefault(parent, {})
@@ -124,13 +137,13 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def check_places(options: argparse.Namespace) -> None:
-    """Refuses what is to be written and cannot be, before any work is done for it; a run looks at its folder itself."""
-    from vitrail.training.place import check_file, check_folder  # noqa: PLC0415
+def check_paths(options: argparse.Namespace) -> None:
+    """Refuses output paths that cannot be written, before any work is done for them; a run checks its own folder."""
+    from vitrail.training.writable import check_file, check_folder  # noqa: PLC0415
 
     for name, check in {"html": check_file, "table": check_file, "out": check_folder, "page": check_folder}.items():
-        if (place := getattr(options, name, None)) is not None:
-            check(place)
+        if (path := getattr(options, name, None)) is not None:
+            check(path)
 
 
 def escape_letters() -> None:

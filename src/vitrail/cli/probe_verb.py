@@ -1,24 +1,27 @@
-"""The verb `probe`: how well classes can be told from each layer of a model, with or without a head."""
+"""The verb `probe`: how well classes or numbers can be predicted from each layer of a model."""
 
 import argparse
+import warnings
 from pathlib import Path
 
+from vitrail.cli.explain_verb import open_layers
 from vitrail.cli.options import busy, layer_numbers, show_report
+from vitrail.errors import Notice
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
-    verb.add_argument("run", help="a run's folder, any checkpoint that `vitrail info` reads, or `packaged`")
-    verb.add_argument("data", help="images with labels, as for train; their classes need not be those of the model")
+    verb.add_argument("run", help="a run folder, a checkpoint, `packaged`, or the name of a model")
+    verb.add_argument("data", help="images with labels, as for train; labels need not be those of the model")
     verb.add_argument(
         "--layers", metavar="NUMBERS", type=layer_numbers, help="blocks to read, e.g. 0,5,-1 (default: all)"
     )
     verb.add_argument(
         "--pool", choices=("auto", "class", "mean"), default="auto",
-        help="read the class token, the mean of the patches, or (auto) the class token where there is one",
+        help="read the class token, the mean of the patches, or (auto) the class token if there is one",
     )  # fmt: skip
-    verb.add_argument("--linear", choices=("ridge", "logistic"), default="ridge", help="how the linear map is found")
-    verb.add_argument("--k", type=int, default=20, help="how many neighbours vote (default 20)")
+    verb.add_argument("--linear", choices=("ridge", "logistic"), default="ridge", help="the kind of linear probe")
+    verb.add_argument("--k", type=int, default=20, help="the number of nearest neighbours (default: 20)")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -27,24 +30,26 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def probe(options: argparse.Namespace) -> None:
     """Probes every layer of a model on data."""
-    from vitrail.cli.opening import open_model  # noqa: PLC0415
-    from vitrail.data.source import find  # noqa: PLC0415
-    from vitrail.explain.probes import probe as learn  # noqa: PLC0415
-    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.data.sources.opening import find  # noqa: PLC0415
+    from vitrail.explain.probes.probe import probe as probe_layers  # noqa: PLC0415
+    from vitrail.runs.leakage import trained_on  # noqa: PLC0415
+    from vitrail.runs.paths import is_name  # noqa: PLC0415
 
-    opened = open_model(options.run)
-    model = opened.model.to(device(options.device))
+    trained = open_layers(options.run, options.device)
     with busy(f"reading {options.data}"):
         data = find(options.data)
+    images = next(part for part in (data.test, data.val, data.train) if part is not None)
+    if not is_name(options.run) and (note := trained_on(options.run, options.data, images)) is not None:
+        warnings.warn(note, Notice, stacklevel=1)
     with busy("probing"):
-        report = learn(
-            model,
+        report = probe_layers(
+            trained.backbone,
             data,
             layers=options.layers,
             pool=options.pool,
             linear=options.linear,
             k=options.k,
-            prepare=opened.prepare,
+            preprocess=trained.preprocess,
             batch_size=options.batch_size,
         )
     show_report(report, options)

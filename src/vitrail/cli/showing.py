@@ -67,7 +67,7 @@ def _model(options: argparse.Namespace) -> "Backbone":
     from vitrail.models.checkpoint import load  # noqa: PLC0415
     from vitrail.models.registry import is_known  # noqa: PLC0415
     from vitrail.profiling import sketch  # noqa: PLC0415
-    from vitrail.training.trained import place_of  # noqa: PLC0415
+    from vitrail.runs.paths import checkpoint_path  # noqa: PLC0415
 
     if is_known(options.model):
         sizes = {"image_size": options.image_size, "num_classes": options.num_classes}
@@ -76,17 +76,17 @@ def _model(options: argparse.Namespace) -> "Backbone":
     if options.changes:
         raise ConfigError("--set changes a named model; a checkpoint's config is fixed")
     with busy(f"reading {options.model}"):
-        return load(place_of(options.model), image_size=options.image_size, num_classes=options.num_classes)
+        return load(checkpoint_path(options.model), image_size=options.image_size, num_classes=options.num_classes)
 
 
 def convert(options: argparse.Namespace) -> None:
     """Rewrites a checkpoint and says what it was and what it became."""
     from vitrail.models.checkpoint import convert as rewrite  # noqa: PLC0415
-    from vitrail.training.trained import place_of  # noqa: PLC0415
+    from vitrail.runs.paths import checkpoint_path  # noqa: PLC0415
 
     with busy(f"converting {options.source}"):
         file = rewrite(
-            place_of(options.source),
+            checkpoint_path(options.source),
             options.out,
             to=options.to,
             model=options.model,

@@ -1,149 +1,164 @@
-"""The contract of every data set: images and labels by number."""
+"""The contract of every dataset: images and targets by index."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
+from vitrail.data.targets import Schema
+
+Targets = Mapping[str, Tensor]
+
 
 class Dataset(ABC):
-    """Images and labels by number; the number is a sample's identity in caches, random streams and reports.
+    """Images and targets by index; the index identifies a sample in caches, random streams and reports.
 
-    `labels` is N int64 for one label an image, or N K float32 of zeros and ones for several.
+    `targets` holds the values N ... of each field of the schema; both are empty for unlabelled images.
     """
 
     name: str
-    classes: tuple[str, ...]
-    labels: Tensor
-    size: tuple[int, int] | None = None  # of every image, where all are known to have one
-    array: Tensor | None = None  # N C H W uint8 where all images lie in memory already; None: read one by one
+    schema: Schema
+    targets: Targets
+    size: tuple[int, int] | None = None  # of every image, if all are known to have the same
+    array: Tensor | None = None  # N C H W uint8 if all images are in memory; None: read one by one
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether an image may have several labels, or none."""
-        return self.labels.ndim == 2
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def read(self, index: int) -> Tensor:
-        """One image, uint8, C H W with C = 1 or 3; BrokenImage where it cannot be decoded. Threads may share it."""
+        """One image, uint8, C H W with C = 1 or 3; BrokenImage if it cannot be decoded. Thread-safe."""
 
     @abstractmethod
     def where(self, index: int) -> str:
-        """What a message calls a sample: its file, or its place in an array."""
+        """The name of a sample in messages: its file, or its position in an array."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Changes whenever the images or labels may have: names, sizes and dates of files, or a checksum."""
+        """Changes if the images or targets may have changed: names, sizes and dates of files, or a checksum."""
 
     def key(self, index: int) -> str:
-        """A sample's name inside its data set, wherever that lies: a relative path, or a number."""
+        """The name of a sample within its dataset, wherever that is stored: a relative path, or a number."""
         return str(index)
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image file, where a sample has one; BrokenImage where it cannot be read."""
+        """The bytes of the image file, if there is one; BrokenImage if it cannot be read."""
         return None
 
 
 class Subset(Dataset):
-    """Some samples of a data set, in a given order."""
+    """Some samples of a dataset, in a given order."""
 
     def __init__(self, whole: Dataset, indices: Sequence[int]) -> None:
         self.whole, self.indices = whole, list(indices)
-        self.name, self.classes, self.labels = whole.name, whole.classes, whole.labels[self.indices]
+        self.name, self.schema = whole.name, whole.schema
+        self.targets = {name: values[self.indices] for name, values in whole.targets.items()}
         self.size, self.array = whole.size, None if whole.array is None else whole.array[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
     def read(self, index: int) -> Tensor:
         """One image, uint8, C H W."""
         return self.whole.read(self.indices[index])
 
     def where(self, index: int) -> str:
-        """What a message calls a sample."""
+        """The name of a sample in messages."""
         return self.whole.where(self.indices[index])
 
     @property
     def fingerprint(self) -> str:
-        """That of the whole, and which samples."""
+        """The fingerprint of the whole dataset and the indices."""
         return digest([self.whole.fingerprint, *map(str, self.indices)])
 
     def key(self, index: int) -> str:
-        """A sample's name in the whole."""
+        """The name of a sample within the whole dataset."""
         return self.whole.key(self.indices[index])
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image file, where a sample has one."""
+        """The bytes of the image file, if there is one."""
         return self.whole.encoded(self.indices[index])
 
 
 class Carved(Subset):
-    """A part that chance has chosen: another seed chooses another, so that its whole is what is worth keeping."""
+    """A randomly chosen part; another seed chooses another one, so caches store the whole dataset."""
 
 
-class Relabelled(Dataset):
-    """A data set with other labels: the same images, the classes of another data set."""
+class Retargeted(Dataset):
+    """The same images with other targets."""
 
-    def __init__(self, whole: Dataset, labels: Tensor, classes: tuple[str, ...]) -> None:
-        self.whole, self.name, self.labels, self.classes = whole, whole.name, labels, classes
+    def __init__(self, whole: Dataset, targets: Targets, schema: Schema) -> None:
+        self.whole, self.name, self.targets, self.schema = whole, whole.name, targets, schema
         self.size, self.array = whole.size, whole.array
+
+    def __len__(self) -> int:
+        return len(self.whole)
 
     def read(self, index: int) -> Tensor:
         """One image, uint8, C H W."""
         return self.whole.read(index)
 
     def where(self, index: int) -> str:
-        """What a message calls a sample."""
+        """The name of a sample in messages."""
         return self.whole.where(index)
 
     @property
     def fingerprint(self) -> str:
-        """That of the images, and the new classes and labels."""
-        return digest([self.whole.fingerprint, *self.classes, label_digest(self.labels)])
+        """The fingerprint of the images and the new targets."""
+        return digest([self.whole.fingerprint, target_digest(self.schema, self.targets)])
 
     def key(self, index: int) -> str:
-        """A sample's name in the whole."""
+        """The name of a sample within the whole dataset."""
         return self.whole.key(index)
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image file, where a sample has one."""
+        """The bytes of the image file, if there is one."""
         return self.whole.encoded(index)
 
 
 class Splits(NamedTuple):
-    """What a source of data was found to be; `notes` say in sentences what was chosen and why."""
+    """The splits of a source; `notes` say what was chosen and why."""
 
     train: Dataset
     val: Dataset
     test: Dataset | None
     notes: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()  # folders that stand where classes do, and hold no image
+    empty: tuple[str, ...] = ()  # class or split folders without an image
 
 
 class Found(NamedTuple):
-    """What a reader finds in a source: its splits, as far as it has them; `split.complete` makes Splits of it."""
+    """The splits that a source has on disk; `split.complete` makes Splits of them."""
 
     train: Dataset
     val: Dataset | None = None
     test: Dataset | None = None
     notes: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()  # folders that stand where classes do, and hold no image
+    empty: tuple[str, ...] = ()  # class or split folders without an image
 
 
 class Batch(NamedTuple):
-    """What tasks see; images are uint8 as stored, or float after augmentation."""
+    """What tasks get; images are uint8 as stored, or float after augmentation."""
 
     images: Tensor  # B C H W
-    labels: Tensor  # B int64, or B K float32
-    ids: Tensor  # B int64: the samples' numbers
+    targets: Targets  # B ... by the names of the schema's fields
+    ids: Tensor  # B int64: the indices of the samples
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors in a fixed order; `with_tensors` is the inverse."""
+        return [self.images, *self.targets.values(), self.ids]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Batch":
+        """A batch of the same fields with these tensors, in the order of `tensors`."""
+        images, *values, ids = tensors
+        return Batch(images, dict(zip(self.targets, values, strict=True)), ids)
 
 
 def digest(parts: Iterable[str]) -> str:
-    """A short checksum of texts, the same in every process."""
+    """A short checksum of strings, the same in every process."""
     state = hashlib.sha256()
     for part in parts:
         state.update(part.encode("utf-8", "surrogateescape") + b"\0")
@@ -151,14 +166,18 @@ def digest(parts: Iterable[str]) -> str:
 
 
 def file_facts(path: Path) -> str:
-    """What of a file tells that it may have changed: name, size and date; a file that is gone has none."""
+    """Name, size and date of a file, which show whether it changed."""
     try:
         facts = path.stat()
     except OSError:
-        return f"{path.name}:gone"
+        return f"{path.name}:missing"
     return f"{path.name}:{facts.st_size}:{facts.st_mtime_ns}"
 
 
-def label_digest(labels: Tensor) -> str:
-    """A short checksum of labels, N or N K."""
-    return hashlib.sha256(labels.contiguous().numpy().tobytes()).hexdigest()[:32]
+def target_digest(schema: Schema, targets: Targets) -> str:
+    """A short checksum of a schema and its values."""
+    state = hashlib.sha256()
+    for name, target in schema.items():
+        state.update(f"{name} {target!r}".encode())
+        state.update(targets[name].contiguous().numpy().tobytes())
+    return state.hexdigest()[:32]

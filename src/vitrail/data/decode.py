@@ -1,8 +1,8 @@
-"""Bytes of an image file -> uint8 pixels: upright, opaque, 8 bits, grey or RGB.
+"""Decodes image files to uint8 pixels: upright, opaque, 8 bits, grey or RGB.
 
-PNG, JPEG, WebP, BMP, TIFF, GIF and PPM go through Pillow; a plain JPEG goes through simplejpeg where that is installed,
-which gives the same pixels sooner. Transparency is laid over white, 16 bits are scaled to 8, CMYK becomes RGB, EXIF
-rotation is carried out, and of an animation the first frame is taken.
+Pillow decodes PNG, JPEG, WebP, BMP, TIFF, GIF and PPM; simplejpeg, if installed, decodes plain JPEGs faster, with the
+same pixels. Transparency is blended with white, 16 bits are scaled to 8, CMYK becomes RGB, EXIF rotation is applied,
+and the first frame of an animation is used.
 """
 
 import functools
@@ -27,7 +27,7 @@ SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"}
     | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
-MAX_PIXELS = 100_000_000  # of one image: 300 MB decoded; more is a mistake or an attack
+MAX_PIXELS = 100_000_000  # per image: 300 MB decoded; more is a mistake or an attack
 
 Channels = Literal[1, 3] | None
 
@@ -46,18 +46,18 @@ _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 class Header(NamedTuple):
-    """What a file says of itself before its pixels are decoded."""
+    """The header of an image file."""
 
     format: str
     width: int
     height: int
     kind: Literal["grey", "colour", "palette", "CMYK"]
     alpha: bool
-    deep: bool  # 16 bits a channel
+    deep: bool  # 16 bits per channel
 
 
 def decode(data: bytes, *, channels: Channels = None, name: str = "the image", max_pixels: int = MAX_PIXELS) -> Tensor:
-    """An image file as uint8 C H W: C as asked for, or else 1 for a grey image and 3 for any other."""
+    """An image file as uint8 C H W; without `channels`, C is 1 for a grey image and 3 for any other."""
     pixels = _decode_plain_jpeg(data, channels, max_pixels)
     if pixels is None:
         with _quiet:
@@ -67,7 +67,7 @@ def decode(data: bytes, *, channels: Channels = None, name: str = "the image", m
 
 
 def inspect(data: bytes, *, name: str = "the image") -> Header:
-    """What the file says of itself; no pixel is decoded."""
+    """Reads the header of an image file without decoding pixels."""
     with _quiet:
         image = _open(data, name)
         kind: Literal["grey", "colour", "palette", "CMYK"] = "colour"
@@ -88,7 +88,7 @@ def inspect(data: bytes, *, name: str = "the image") -> Header:
 
 
 class _Quiet:
-    """Silences Pillow's warnings for as long as any thread decodes: `catch_warnings` alone is not safe with threads."""
+    """Silences Pillow's warnings while any thread decodes: `catch_warnings` alone is not thread-safe."""
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0
@@ -124,12 +124,12 @@ def _open(data: bytes, name: str) -> Image.Image:
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))  # "Image size (900000000 pixels) exceeds limit of ..."
         raise BrokenImage(_too_large(name, f"{int(count[0]):,}" if count else "too many", MAX_PIXELS)) from error
-    except Exception as error:  # a damaged header fails in more ways than one can name
+    except Exception as error:  # a damaged header can raise anything
         raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
 
 
 def _too_large(name: str, pixels: str, most: int) -> str:
-    return f"{name} cannot be decoded: it has {pixels} pixels, more than the {most:,} allowed; make it smaller"
+    return f"{name} cannot be decoded: it has {pixels} pixels, the limit is {most:,}; resize it"
 
 
 def _what_else(data: bytes) -> str:
@@ -137,12 +137,12 @@ def _what_else(data: bytes) -> str:
     if start.startswith((b"<!doctype", b"<html", b"<head", b"<body")):
         return "it is an HTML page, not an image (perhaps a failed download)"
     if start.startswith((b"<svg", b"<?xml")):
-        return "it is XML (SVG?), not an image of pixels"
+        return "it is XML (SVG?), not a pixel image"
     if data[4:12] in (b"ftypheic", b"ftypavif", b"ftypheif", b"ftypmif1"):
         return "it is HEIC or AVIF; convert it to JPEG or PNG"
     if len(data) < 32:
         return f"it is truncated ({len(data)} bytes)"
-    return "it is no PNG, JPEG, WebP, BMP, TIFF, GIF or PPM image, or its header is damaged"
+    return "it is not a PNG, JPEG, WebP, BMP, TIFF, GIF or PPM image, or its header is damaged"
 
 
 def _reason(error: Exception) -> str:
@@ -161,7 +161,7 @@ def _decode_by_pillow(data: bytes, channels: Channels, name: str, max_pixels: in
         pixels = _opaque(image, name)
     except BrokenImage:
         raise
-    except Exception as error:  # damaged pixels fail in more ways than one can name
+    except Exception as error:  # damaged pixels can raise anything
         raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
     if channels == 1 and pixels.ndim == 3:
         return np.array(Image.fromarray(pixels).convert("L"))
@@ -173,7 +173,7 @@ def _decode_by_pillow(data: bytes, channels: Channels, name: str, max_pixels: in
 def _upright(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged metadata is no reason to lose the picture
+    except Exception:  # damaged metadata does not matter for the pixels
         orientation = 1
     return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
@@ -183,7 +183,7 @@ def _has_alpha(image: Image.Image) -> bool:
 
 
 def _deep_raw_mode(image: Image.Image) -> bool:
-    """Whether Pillow reads 16 bits as 8, keeping the upper ones; for such colour images its mode does not tell."""
+    """Whether Pillow reads 16 bits as 8; its mode does not show this for colour images."""
     tiles = getattr(image, "tile", ())
     return any("16" in str(part) for tile in tiles for part in tile[3:])
 
@@ -195,7 +195,7 @@ def _opaque(image: Image.Image, name: str) -> np.ndarray[Any, Any]:
         return ((deep.clip(0, 65535) * 255 + 32767) // 65535).astype(np.uint8)
     if image.mode in ("I", "F"):
         raise BrokenImage(
-            f"{name} cannot be decoded: its 32-bit pixels have no range that is known; convert it to 8 or 16 bits"
+            f"{name} cannot be decoded: the range of its 32-bit pixels is unknown; convert it to 8 or 16 bits"
         )
     grey = image.mode in _GREY
     if not _has_alpha(image):
@@ -219,7 +219,7 @@ def _simplejpeg() -> Any:
 
 
 def _decode_plain_jpeg(data: bytes, channels: Channels, max_pixels: int) -> np.ndarray[Any, Any] | None:
-    """H W or H W 3; None where simplejpeg is missing or the file is not plain, so that Pillow must judge it."""
+    """H W or H W 3; None if simplejpeg is missing or the file is not a plain JPEG, so Pillow must decode it."""
     if data[:2] != b"\xff\xd8" or (turbo := _simplejpeg()) is None:
         return None
     found = _plain_frame(data)
@@ -239,23 +239,23 @@ def _decode_plain_jpeg(data: bytes, channels: Channels, max_pixels: int) -> np.n
 
 
 def _plain_frame(data: bytes) -> tuple[int, int, int] | None:
-    """Height, width and layers of a baseline JPEG that is grey or YCbCr and upright; None for any other."""
+    """Height, width and channels of an upright baseline JPEG, grey or YCbCr; None for any other file."""
     at, frame = 2, None
     while at + 4 <= len(data):
         if data[at] != 0xFF:
             return None
         marker, size = data[at + 1], struct.unpack_from(">H", data, at + 2)[0]
         body = data[at + 4 : at + 2 + size]
-        if marker == 0xFF:  # a filling byte
+        if marker == 0xFF:  # a fill byte
             at += 1
             continue
-        if marker == 0xDA:  # the scan begins: all that matters was said
+        if marker == 0xDA:  # the scan begins: the header is complete
             return frame
         if marker == 0xC0 and len(body) >= 6 and body[0] == 8 and body[5] in (1, 3):
             frame = (*struct.unpack_from(">HH", body, 1), body[5])
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # progressive, lossless, 12 bits, ...
             return None
-        if marker == 0xEE and body[:5] == b"Adobe":  # may say that the layers are RGB or CMYK
+        if marker == 0xEE and body[:5] == b"Adobe":  # the channels may be RGB or CMYK
             return None
         if marker == 0xE1 and body[:6] == b"Exif\0\0" and _exif_orientation(body[6:]) != 1:
             return None
@@ -264,7 +264,7 @@ def _plain_frame(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _exif_orientation(tiff: bytes) -> int:
-    """The orientation that an EXIF block states; 1 without one, 0 where the block is damaged."""
+    """The orientation in an EXIF block; 1 if there is none, 0 if the block is damaged."""
     try:
         order = {b"II": "<", b"MM": ">"}[tiff[:2]]
         start = struct.unpack_from(order + "I", tiff, 4)[0]

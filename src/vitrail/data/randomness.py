@@ -1,7 +1,7 @@
-"""Random numbers without a state: each is a hash of (seed, epoch, sample, name, position), on any device the same.
+"""Stateless random numbers: each is a hash of (seed, epoch, sample, name, position), the same on every device.
 
-The order of samples, their batch, the number of workers and machines, and restarts leave a sample's numbers as they
-are; so does a new draw of another name. The hash is the finaliser of SplitMix64 (doi:10.1145/2660193.2660195).
+The numbers of a sample do not depend on its batch, the order of samples, the number of workers and machines, restarts,
+or draws of other names. The hash is the finaliser of SplitMix64 (doi:10.1145/2660193.2660195).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from torch import Tensor
 WORD = 2**64
 STEP = 0x9E3779B97F4A7C15  # the golden ratio of 2^64
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-TRIES = 8  # of a rejection that accepts 95 % and more: all fail once in 10^10
+TRIES = 8  # of rejection sampling that accepts at least 95 %: all fail once in 10^10
 
 
 class Stream:
@@ -22,7 +22,7 @@ class Stream:
 
     def __init__(self, seed: int, epoch: int | Tensor, ids: Tensor) -> None:
         first = _mixed(seed + STEP)
-        if isinstance(epoch, Tensor):  # a recording on a GPU, for whatever epoch it is replayed in
+        if isinstance(epoch, Tensor):  # a CUDA graph, replayed in any epoch
             key: int | Tensor = _mix((epoch + 1) * _signed(STEP) + _signed(first))
         else:
             key = _signed(_mixed(first + (epoch + 1) * STEP))
@@ -34,23 +34,23 @@ class Stream:
 
     def uniform(self, name: str, count: int) -> Tensor:
         """Multiples of 2^-24, at least 0 and less than 1: B count float32."""
-        # 24 bits are what a float32 holds exactly, so that devices cannot round differently.
+        # A float32 holds 24 bits exactly, so devices cannot round differently.
         return _shifted(self.bits(name, count), 40).float() * 2.0**-24
 
     def beta(self, name: str, alpha: Tensor) -> Tensor:
         """From Beta(alpha, alpha), for alpha B: B float32."""
         draws = self.uniform(name, 2 * (3 * TRIES + 1)).unflatten(1, (2, -1))  # B 2 3T+1
-        # Of the logarithms: with a small alpha both Gamma numbers can be too small for a float32.
+        # In logarithms: with a small alpha both Gamma numbers can underflow a float32.
         first, second = _log_gamma_draw(draws, alpha[:, None]).unbind(1)
         return torch.sigmoid(first - second)
 
 
 def _log_gamma_draw(draws: Tensor, alpha: Tensor) -> Tensor:
-    """The logarithm of a number from Gamma(alpha), by doi:10.1145/358407.358414: ... 3T+1 -> ..."""
+    """The logarithm of a sample from Gamma(alpha), by doi:10.1145/358407.358414: ... 3T+1 -> ..."""
     above_zero = draws + 2.0**-25
     radius, angle, limit = above_zero[..., :-1].unflatten(-1, (3, TRIES)).unbind(-2)  # each ... T
     normal = (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
-    # Gamma(alpha + 1) is never steep, and u^(1 / alpha) leads from there to Gamma(alpha).
+    # Sample Gamma(alpha + 1), then multiply by u^(1 / alpha) for Gamma(alpha).
     depth = (alpha + 2 / 3)[..., None]
     cube = (1 + normal / (9 * depth).sqrt()) ** 3
     log_cube = cube.clamp(min=1e-30).log()
@@ -67,13 +67,13 @@ def _mix(numbers: Tensor) -> Tensor:
     return numbers ^ _shifted(numbers, 31)
 
 
-def _shifted(numbers: Tensor, places: int) -> Tensor:
-    """To the right with zeros from the left; torch's own shift of an int64 repeats the sign."""
-    return (numbers >> places) & (2 ** (64 - places) - 1)
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """A logical shift to the right; torch's own shift of an int64 repeats the sign."""
+    return (numbers >> bits) & (2 ** (64 - bits) - 1)
 
 
 def _mixed(number: int) -> int:
-    """`_mix` of one number that is known beforehand, 0 to 2^64 - 1."""
+    """`_mix` of one Python int, 0 to 2^64 - 1."""
     number %= WORD
     number = (number ^ number >> 30) * FIRST % WORD
     number = (number ^ number >> 27) * SECOND % WORD
@@ -81,13 +81,13 @@ def _mixed(number: int) -> int:
 
 
 def _signed(number: int) -> int:
-    """The int64 of the same bits."""
+    """The int64 with the same bits."""
     return number - WORD if number >= WORD // 2 else number
 
 
 @lru_cache(maxsize=256)
 def _columns(name: str, count: int, device: torch.device) -> Tensor:
-    """What sets the positions of a draw apart: count; kept, since copying to a GPU would wait for it."""
+    """One constant per position of a draw: count. Cached, since copying to a GPU would synchronise."""
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     numbers = [_signed(_mixed(key + (position + 1) * STEP)) for position in range(count)]
     return torch.tensor(numbers, dtype=torch.int64, device=device)

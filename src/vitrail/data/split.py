@@ -1,55 +1,56 @@
-"""Splits: a validation part carved out by itself, classes brought into line, and gaps refused."""
+"""Splits: a validation split carved out of the training data, targets aligned, gaps refused."""
 
 import hashlib
-from collections import Counter, defaultdict
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from vitrail.data.dataset import Carved, Dataset, Found, Relabelled, Splits
-from vitrail.data.names import alike, told_alike, told_unknown
-from vitrail.errors import DataError, listed
+from vitrail.data.dataset import Carved, Dataset, Found, Retargeted, Splits
+from vitrail.data.targets import Schema
+from vitrail.errors import DataError
 
 VAL_SHARE = 0.1
 
 
 def complete(found: Found, *, val: Dataset | float | None, seed: int) -> Splits:
-    """Splits of what a reader found; without a validation part of its own, one is carved out of train."""
+    """The splits of a source; if it has no validation split, one is carved out of train."""
     train = found.train
-    notes = [*found.notes, *told_alike(train.classes)]
+    notes = [*found.notes, *(note for target in train.schema.values() for note in target.notes())]
     if isinstance(val, Dataset):
         held = val
-        notes.append(f"Validation comes from {val.name}, as asked.")
+        notes.append(f"Validation images come from {val.name}.")
         if found.val is not None:
-            notes.append(f"The validation part of {train.name} itself ({len(found.val):,} images) is not used.")
+            notes.append(f"The validation split of {train.name} ({len(found.val):,} images) is not used.")
     elif found.val is not None:
         if val is not None:
             raise DataError(
-                f"{train.name} has a validation part of its own ({len(found.val):,} images), so val={val} has no "
-                "place; leave it out, or move those images to train"
+                f"{train.name} already has a validation split ({len(found.val):,} images), so val={val} cannot be "
+                "used; leave it out, or move those images to train"
             )
         held = found.val
     else:
         share = VAL_SHARE if val is None else val
         train, held = carve(train, share, seed)
-        why = "as asked" if val is not None else "since the data has no validation part"
+        why = "" if val is not None else ", because the data has no validation split"
+        stratum = next((target.stratum for target in train.schema.values()), "")
+        evenly = f" of each {stratum}" if stratum else ""
         notes.append(
-            f"Validation is {len(held):,} of {len(found.train):,} training images ({100 * share:g} % of each class), "
-            f"{why}; which ones is decided by a hash of each sample's name, so that adding files moves hardly any."
+            f"Validation: {len(held):,} of {len(found.train):,} training images ({100 * share:g} %{evenly}){why}; they "
+            "are chosen by a hash of their names, so adding files hardly changes the choice."
         )
     return Splits(*_aligned(train, held, found.test), notes=tuple(notes), empty=found.empty)
 
 
 def carve(whole: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Two parts, the second with `share` of each class: the samples whose names have the lowest hashes.
+    """Two parts; the second has `share` of each stratum: the samples whose names have the lowest hashes.
 
-    A class of two images or more has at least one in each part. An added sample moves at most one other.
+    A stratum of two or more images has at least one in each part. An added sample moves at most one other.
     """
     if not 0.0 < share < 1.0:
-        raise DataError(f"the validation share is {share:g}; it must be between 0 and 1, for instance {VAL_SHARE:g}")
+        raise DataError(
+            f"the validation share val={share:g} is not allowed: must be between 0 and 1, such as {VAL_SHARE:g}"
+        )
     strata: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
-    for index, stratum in enumerate(_strata(whole.labels)):
+    for index, stratum in enumerate(_strata(whole)):
         name = f"{seed}:{whole.key(index)}".encode("utf-8", "surrogateescape")
         strata[stratum].append((hashlib.sha256(name).digest(), index))
     chosen: set[int] = set()
@@ -60,99 +61,67 @@ def carve(whole: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     return Carved(whole, kept), Carved(whole, sorted(chosen))
 
 
-def _strata(labels: Tensor) -> list[int]:
-    """The class of each sample; of several, the rarest, and -1 for none."""
-    if labels.ndim == 1:
-        return [int(label) for label in labels.tolist()]
-    rarity = labels.sum(dim=0)  # K
-    alone = torch.where(labels > 0, rarity, torch.inf)  # N K
-    return torch.where(labels.any(dim=1), alone.argmin(dim=1), -1).tolist()
+def _strata(dataset: Dataset) -> Sequence[int]:
+    """The stratum of each sample by the first target; all 0 if there is none."""
+    for name, target in dataset.schema.items():
+        return target.strata(dataset.targets[name])
+    return [0] * len(dataset)
 
 
-def align(dataset: Dataset, classes: tuple[str, ...], *, multi_label: bool) -> Dataset:
-    """The data set with its labels counted by other classes, matched by name; a class that is not there is an error."""
-    if dataset.classes == classes and dataset.multi_label == multi_label:
+def align(dataset: Dataset, schema: Schema) -> Dataset:
+    """The dataset with the targets of another schema, matched by field name or else by kind."""
+    if dict(dataset.schema) == dict(schema):
         return dataset
-    if dataset.multi_label and not multi_label:
-        raise DataError(f"{dataset.name} has several labels an image, where one is expected; give it a label column")
-    if (told := told_unknown(dataset.name, dataset.classes, classes)) is not None:
-        raise DataError(told)
-    position = {name: index for index, name in enumerate(classes)}
-    moved = torch.tensor([position[name] for name in dataset.classes])
-    if not multi_label:
-        return Relabelled(dataset, moved[dataset.labels], classes)
-    labels = torch.zeros(len(dataset), len(classes))
-    if dataset.multi_label:
-        labels[:, moved] = dataset.labels
-    else:
-        labels[torch.arange(len(dataset)), moved[dataset.labels]] = 1.0
-    return Relabelled(dataset, labels, classes)
+    if not schema:
+        return Retargeted(dataset, {}, {})
+    own = _matches(schema, dataset.schema)
+    if len(own) < len(schema):
+        raise DataError(f"{dataset.name} has {_described(dataset.schema)}; the training data has {_described(schema)}")
+    targets = {
+        name: dataset.schema[own[name]].align(dataset.targets[own[name]], target, name=dataset.name)
+        for name, target in schema.items()
+    }
+    return Retargeted(dataset, targets, dict(schema))
+
+
+def _matches(schema: Schema, other: Schema) -> dict[str, str]:
+    """For each field of a schema the field of another: of the same name, else the same kind, else any that is left."""
+    matched = {name: name for name in schema if name in other}
+    for same_kind in (True, False):
+        for name in schema:
+            free = [one for one in other if one not in matched.values()]
+            fitting = [one for one in free if not same_kind or other[one].kind == schema[name].kind]
+            if name not in matched and fitting:
+                matched[name] = fitting[0]
+    return matched
+
+
+def _described(schema: Schema) -> str:
+    return ", ".join(target.describe() for target in schema.values()) or "no labels"
 
 
 def _aligned(train: Dataset, val: Dataset, test: Dataset | None) -> tuple[Dataset, Dataset, Dataset | None]:
-    """All parts by the classes of train; several labels an image anywhere mean several everywhere."""
-    several = any(part.multi_label for part in (train, val, test) if part is not None)
-    train = align(train, train.classes, multi_label=several)
-    val = align(val, train.classes, multi_label=several)
-    return train, val, None if test is None else align(test, train.classes, multi_label=several)
-
-
-class Labelled(Protocol):
-    """What has labels of classes: a data set, or its images when they are packed."""
-
-    @property
-    def labels(self) -> Tensor:
-        """N int64, or N K float32."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Their names."""
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether an image may have several."""
-
-
-def counts(dataset: Labelled) -> list[int]:
-    """How many images of each class."""
-    if dataset.multi_label:
-        return [int(count) for count in dataset.labels.sum(dim=0).tolist()]
-    found = Counter(dataset.labels.tolist())
-    return [found[index] for index in range(len(dataset.classes))]
+    """All splits with the schema of train, widened where another split needs it."""
+    schema = dict(train.schema)
+    for part in (val, test):
+        if part is not None:
+            own = _matches(schema, part.schema)
+            wide = {
+                name: target.joined(part.schema[own[name]]) if name in own else target
+                for name, target in schema.items()
+            }
+            schema = {target.field if target != schema[name] else name: target for name, target in wide.items()}
+    return align(train, schema), align(val, schema), None if test is None else align(test, schema)
 
 
 def check(splits: Splits) -> Splits:
-    """The same splits, if a model can learn from them: two classes or more, and each in every split."""
-    train = splits.train
-    if len(train.classes) < 2 and not train.multi_label:
-        raise DataError(
-            f"{train.name} has one class only, {train.classes[0]!r}; a classifier needs two or more: add a folder or "
-            "label for what is not of that class"
-        )
-    for name, part in (("train", splits.train), ("val", splits.val), ("test", splits.test)):
-        if part is None:
-            continue
+    """The same splits; DataError if a model cannot learn from them."""
+    parts = {"train": splits.train, "val": splits.val} | ({} if splits.test is None else {"test": splits.test})
+    for name, part in parts.items():
         if len(part) == 0:
-            raise DataError(f"{part.name} has no image in its {name} split; add some")
-        # Without a positive, a label of many cannot be measured, but the others can.
-        if part.multi_label and name != "train":
-            continue
-        empty = [label for label, count in zip(part.classes, counts(part), strict=True) if count == 0]
-        if empty:
-            raise DataError(_gap(name, part, empty, splits))
+            raise DataError(f"{part.name} has no images in its {name} split; add some")
+    for field, target in splits.train.schema.items():
+        values = {name: (part.name, part.targets[field]) for name, part in parts.items()}
+        if (reason := target.refusal(values)) is not None:
+            raise DataError(reason)
     return splits
-
-
-def _gap(split: str, part: Dataset, empty: list[str], splits: Splits) -> str:
-    shown = listed(map(repr, empty))
-    noun = "class" if len(empty) == 1 else "classes"
-    verb = "has" if len(empty) == 1 else "have"
-    total = counts(splits.train)[part.classes.index(empty[0])]
-    if split == "val" and total == 1:
-        return (
-            f"{noun} {shown} of {part.name} {verb} one image only, which cannot be both learned from and validated on; "
-            "add images of it, or remove it"
-        )
-    same = next((names for names in alike(part.classes) if empty[0] in names), ())
-    hint = f" (if {' and '.join(map(repr, same))} mean the same, give them one name)" if same else ""
-    return f"{noun} {shown} of {part.name} {verb} no image in the {split} split; add some, or remove the {noun}{hint}"

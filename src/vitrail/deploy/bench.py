@@ -1,36 +1,32 @@
-"""Which artefact is fastest here: latency and throughput of all of them side by side, measured in turns.
+"""Which engine is fastest on this machine: latency and throughput side by side, measured in turns.
 
-The choice is made by measuring: backends, precisions and numbers of threads that a processor favours differ. What
-answers otherwise than the base does is shown but never chosen; what is slow is shown, and measured less often.
+Processors differ in the backend, precision and number of threads that are fastest on them, so it is measured. An engine
+whose answers differ from those of the base is shown but never chosen; a slow one is measured in fewer rounds.
 """
 
-import json
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from vitrail.config import Config, Count, Rate
-from vitrail.deploy.card import Opened
-from vitrail.deploy.certificate import differences, file_bytes, in_batches
-from vitrail.deploy.engine import CHOICE, Array, CompiledEngine, Engine, open_engine
+from vitrail.deploy.artefact.engine import Array, Engine, in_batches, part_of
+from vitrail.deploy.artefact.fingerprint import file_bytes
+from vitrail.deploy.artefact.opening import Choice, write_choice
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import ConfigError
-from vitrail.hardware import bf16_works
 from vitrail.report import Facts, Report, Table, Text, Unit, Value
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(Config):
-    """Batches, rounds, and the top-1 agreement with the base that a contender needs in order to be chosen.
+    """Batches, rounds, and the share of images with the base's answer that an engine needs in order to be chosen.
 
-    Where others share the machine, the processor's time, best of one thread, tells more than the clock on the wall.
+    On a machine that others use as well, the processor's time of one thread is more reliable than wall time.
     """
 
     batches: tuple[Count, ...] = (1, 16)
@@ -41,7 +37,7 @@ class BenchConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """One contender at one batch: milliseconds a batch, images a second, and how many times as fast as the base."""
+    """One engine at one batch size: milliseconds per batch, images per second, and speed relative to the base."""
 
     name: str
     batch: int
@@ -51,22 +47,25 @@ class Timed:
     rounds: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Bench:
-    """All that was measured, of engines by their names, with the shares of images on which they agree with the base."""
+    """The measurements of engines by name, and the share of images on which each gives the base's answer."""
 
     rows: tuple[Timed, ...]
     base: str
     engines: Mapping[str, Engine]
     agreement: Mapping[str, float]
-    images: int  # on which they were compared
+    images: int  # on which answers were compared
     needed: float
+
+    def __repr__(self) -> str:
+        return f"Bench({len(self.engines)} engines on {self.images} images; fastest: {self.ranked[0]})"
 
     @property
     def ranked(self) -> list[str]:
-        """Those that agree with the base, the fastest over all batches first, by the geometric mean."""
-        true = [name for name, share in self.agreement.items() if share >= self.needed]
-        return sorted(true, key=lambda name: -self._speed(name))
+        """Those with the base's answers, the fastest over all batches first, by the geometric mean."""
+        same = [name for name, share in self.agreement.items() if share >= self.needed]
+        return sorted(same, key=lambda name: -self._speed(name))
 
     def _speed(self, name: str) -> float:
         return float(np.mean([np.log(row.speed.median) for row in self.rows if row.name == name]))
@@ -77,19 +76,19 @@ class Bench:
         rows: list[dict[str, Value]] = [
             {
                 "model": row.name, "batch": row.batch, "ms": f"{row.milliseconds.median:.1f}",
-                "images/s": f"{row.throughput:.1f}", times: str(row.speed), "agreement": self.agreement[row.name],
+                "images/s": f"{row.throughput:.1f}", times: str(row.speed), "same answer": self.agreement[row.name],
             }
             for row in self.rows
         ]  # fmt: skip
         columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
-        columns["agreement"] = "share"
+        columns["same answer"] = "share"
         measured: dict[str, Value] = {"machine": machine(), "images compared": self.images, "fastest": self.ranked[0]}
-        contenders: dict[str, Value] = {name: self._about(engine) for name, engine in self.engines.items()}
+        backends: dict[str, Value] = {name: self._about(engine) for name, engine in self.engines.items()}
         return Report(
             "Speed on this machine",
             (
                 Facts("Measured on", measured),
-                Facts("Contenders", contenders),
+                Facts("Engines", backends),
                 Table("Side by side", columns, rows),
                 Text("How to read it", _LEGEND.format(self.base, 100 * self.needed)),
             ),
@@ -101,12 +100,12 @@ class Bench:
         return engine.backend + (f"; {size / 1e6:.1f} MB" if size else "")
 
 
-_FIRST, _SLOW = 2, 2.0  # rounds that all take part in; times the fastest's time, from which on it is enough of them
+_FIRST, _SLOW = 2, 2.0  # rounds for all; who takes longer than so many times the fastest is measured in these alone
 _CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 _LEGEND = (
     "All took turns, round by round; a ratio compares times of the same round: its median, and the range of the middle "
-    "half. Who took more than twice the time of the fastest left after two rounds. Agreement is the share of real "
-    "images with the same likeliest class as {}; what has less than {:g} % is never the fastest."
+    "half. Engines that took more than twice the time of the fastest left after two rounds. Same answer is the share "
+    "of images with the answer of {}; an engine below {:g} % is never the fastest."
 )
 
 
@@ -114,11 +113,11 @@ def bench(engines: Mapping[str, Engine], pixels: Array, config: BenchConfig | No
     """Measures engines on real images uint8 B H W C; the first engine is the base of the ratios."""
     config = config or BenchConfig()
     if not engines or not config.batches:
-        raise ConfigError("there is nothing to measure; name artefacts, folders of them, or runs, and a batch or more")
+        raise ConfigError("nothing to measure: give artefacts, folders of them or runs, and one batch size or more")
     base, rows = next(iter(engines)), []
     for name, engine in engines.items():
-        if engine.labels != engines[base].labels:
-            raise ConfigError(f"{name} cannot be compared with {base}: their classes are not the same")
+        if _question(engine) != _question(engines[base]):
+            raise ConfigError(f"{name} cannot be compared with {base}: they have different tasks or outputs")
     for batch in config.batches:
         images = np.concatenate([pixels] * -(-batch // len(pixels)))[:batch]
         runs = {name: partial(engine.run, images) for name, engine in engines.items()}
@@ -145,69 +144,31 @@ def _in_turns(runs: Mapping[str, Callable[[], object]], base: str, config: Bench
     return taken
 
 
-def _agreement(engines: Mapping[str, Engine], base: str, pixels: Array, batch: int) -> dict[str, float]:
-    """The share of images on which each says what the base says; whole batches, as compiled code has their size.
+def _question(engine: Engine) -> tuple[str, tuple[str, ...]]:
+    return engine.task.config.stored().kind, engine.task.output_names
 
-    What differs in the number of threads alone is asked once.
+
+def _agreement(engines: Mapping[str, Engine], base: str, pixels: Array, batch: int) -> dict[str, float]:
+    """The share of images with the base's answer; in full batches, as compiled code has their size.
+
+    Engines that differ in the number of threads alone are run once.
     """
     images = np.concatenate([pixels, *[pixels[:1]] * (-len(pixels) % batch)])
-    expected = in_batches(engines[base], images, batch)[: len(pixels)]
+    rows, task = slice(len(pixels)), engines[base].task
+    expected = part_of(in_batches(engines[base], images, batch), rows)
     known = {(engines[base].source, engines[base].backend): 1.0}
     for engine in engines.values():
         if (engine.source, engine.backend) not in known:
-            answers = in_batches(engine, images, batch)[: len(pixels)]
-            known[engine.source, engine.backend] = differences(expected, answers)[2]
+            found = part_of(in_batches(engine, images, batch), rows)
+            known[engine.source, engine.backend] = float(task.same(expected, found).mean())
     return {name: known[engine.source, engine.backend] for name, engine in engines.items()}
 
 
-def open_artefacts(paths: Sequence[Path], threads: Sequence[int] = ()) -> dict[str, Engine]:
-    """An engine for each artefact and each number of threads: those asked for, or all cores and half of them.
-
-    Of OpenVINO's there is a second one, which computes in bf16 what is not int8; of a float32 .onnx one in int8 that
-    needs no calibration.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if wrong := [count for count in threads if not 1 <= count <= cores]:
-        raise ConfigError(f"{wrong[0]} threads were asked for; this machine gives 1 to {cores}, one a core")
-    tried = tuple(threads) or tuple(dict.fromkeys((cores, max(1, cores // 2))))
-    torch.set_num_threads(max(tried))
-    engines: dict[str, Engine] = {}
-    for path in paths:
-        if path.suffix == ".pt2":  # torch has one number of threads for the whole process
-            engines[path.name] = open_engine(path)
-            continue
-        for count in tried:
-            name = path.name if len(tried) == 1 else f"{path.name}, {count} thread{'s' if count > 1 else ''}"
-            engines[name] = open_engine(path, threads=count)
-            if path.suffix == ".xml":
-                engines[f"{name}, bf16"] = open_engine(path, threads=count, half=True)
-            if path.suffix == ".onnx" and engines[name].card.precision == "float32":
-                engines[f"{name}, dynamic int8"] = open_engine(path, threads=count, dynamic=True)
-    return engines
-
-
-def open_compiled(name: str, opened: Opened) -> dict[str, Engine]:
-    """A run compiled for this processor, in float32 and, where it can, in bf16."""
-    engines: dict[str, Engine] = {f"{name}, compiled": CompiledEngine(name, opened)}
-    if bf16_works():
-        engines[f"{name}, compiled bf16"] = CompiledEngine(name, opened, half=True)
-    return engines
-
-
-def base_of(engines: Mapping[str, Engine]) -> str:
-    """Who the others are compared with: of the last that is in float32, the one with most threads; else the last."""
-    true = [name for name, one in engines.items() if one.card.precision == "float32" and not (one.half or one.dynamic)]
-    same = [name for name in true if engines[name].source == engines[true[-1]].source] or [*engines]
-    return max(reversed(same), key=lambda name: engines[name].threads or 0)
-
-
 def remember(bench: Bench, folder: Path) -> Path | None:
-    """Writes which artefact of a folder is fastest, so that `open_engine(folder)` takes it; None where it is none."""
+    """Writes which artefact of a folder is the fastest, so that `open_engine(folder)` takes it; None: none of them."""
     engines = (bench.engines[name] for name in bench.ranked)
     best = next((engine for engine in engines if Path(engine.source).resolve().parent == folder.resolve()), None)
     if best is None:
         return None
-    choice = {"artefact": Path(best.source).name, "threads": best.threads, "half": best.half, "dynamic": best.dynamic}
-    choice["machine"] = machine()
-    (folder / CHOICE).write_text(json.dumps(choice, indent=2) + "\n", encoding="utf-8")
-    return folder / CHOICE
+    choice = Choice(Path(best.source), best.threads, best.half, best.dynamic)
+    return write_choice(folder, choice, machine=machine())

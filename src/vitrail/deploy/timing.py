@@ -1,4 +1,4 @@
-"""Who is faster, measured in turns, so that a busy machine is busy for all; ratios with their spread."""
+"""Timing in turns, so that a busy machine slows all engines alike; ratios with their spread."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def interleaved(
     warm: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds that each took in each round; all are called `warm` times before, and every round begins with another."""
+    """Seconds that each took in each round; all are called `warm` times before, and each round begins with another."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(warm):
@@ -52,7 +52,7 @@ def interleaved(
 
 
 def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, Spread]:
-    """How many times faster than the base each was, round by round; some took part in the first rounds alone."""
+    """How many times as fast as the base each was, round by round; some were measured in the first rounds alone."""
     return {
         name: Spread.of([ours / theirs for ours, theirs in zip(taken[base], times, strict=False)])
         for name, times in taken.items()
@@ -60,7 +60,7 @@ def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, Spread]:
 
 
 def machine() -> str:
-    """Processor, cores and versions, which go with every number."""
+    """Processor, cores and versions, for reports."""
     name = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123  (a pseudo file, read line by line)

@@ -1,21 +1,24 @@
-"""Seeing inside a model: its attention while it runs, what decided an answer, and whether that is true.
+"""Looks inside a model: its attention while it runs, what its outputs depend on, and how far that can be trusted.
 
-with vitrail.explain.capture(model, layers=[-1], rows="class") as seen:
+with vitrail.explain.capture(model, layers=[-1], rows="class") as captured:
     logits = model(images)
-seen.attention[-1]
+captured.attention[-1]
 """
 
-from vitrail.explain.attention_statistics import statistics
-from vitrail.explain.capture import Seen, capture
+from vitrail.callable_module import make_callable
+from vitrail.explain.attention.capture import Captured, capture
+from vitrail.explain.attention.capture import Captured as Seen
+from vitrail.explain.attention.head_statistics import statistics
+from vitrail.explain.attention.layer import AttentionLayer, attention_layers
 from vitrail.explain.embeddings import filters, position_similarity
-from vitrail.explain.faithfulness import faithfulness
-from vitrail.explain.layer import AttentionLayer, attention_layers
-from vitrail.explain.probes import probe
-from vitrail.explain.saliency import methods, saliency
+from vitrail.explain.methods.saliency import methods, saliency
+from vitrail.explain.probes.probe import probe
+from vitrail.explain.scoring.faithfulness import faithfulness
 from vitrail.explain.similarity import cka
 
 __all__ = [
     "AttentionLayer",
+    "Captured",
     "Seen",
     "attention_layers",
     "capture",
@@ -28,3 +31,5 @@ __all__ = [
     "saliency",
     "statistics",
 ]
+
+make_callable(__name__)

@@ -1,4 +1,4 @@
-"""What a model begins with, as pictures: how alike its positions are, and the filters that read its patches."""
+"""The input layers of a model as pictures: similarity of positions, and filters of the first convolution."""
 
 import base64
 from io import BytesIO
@@ -8,36 +8,36 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.charts_heat import colour, tiles
 from vitrail.errors import ConfigError, Unsupported
-from vitrail.explain.subject import subject
+from vitrail.explain.unwrap import backbone_of
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import AddedPosition
 from vitrail.models.backbone import Backbone
 from vitrail.report import Facts, Picture, Report, Section, Table, Value
+from vitrail.report.charts_heat import colour, tiles
 
-MOST_MAPS = 16  # a side of the picture; of larger grids it shows every second position, or third
-_SOME = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+MAX_MAPS = 16  # a side of the picture; for larger grids every second or third position is shown
+_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @torch.no_grad()
 def position_similarity(model: nn.Module) -> Report:
-    """The cosine of each position's vector with all others, one small map a position (arXiv:2010.11929, figure 7).
+    """The cosine of each position embedding with all others, one small map each (arXiv:2010.11929, figure 7).
 
-    For positions that are added to the tokens: learned, fixed, factored, Fourier. Unsupported where a model has none.
+    For positions that are added to the tokens: learned, fixed, factored, Fourier. Unsupported if a model has none.
     """
-    backbone = subject(model)
-    found = {name: part for name, part in backbone.named_modules() if isinstance(part, AddedPosition)}
-    if not found:
+    backbone = backbone_of(model)
+    positions = {name: part for name, part in backbone.named_modules() if isinstance(part, AddedPosition)}
+    if not positions:
         raise Unsupported(f"{type(backbone).__name__} adds no positions to its tokens{_instead(backbone)}")
     sections: list[Section] = []
-    for name, part in found.items():
-        sections += _position(part, name if len(found) > 1 else "")
-    return Report(f"{type(backbone).__name__}: how alike its positions are", tuple(sections))
+    for name, part in positions.items():
+        sections += _position(part, name if len(positions) > 1 else "")
+    return Report(f"{type(backbone).__name__}: similarity of positions", tuple(sections))
 
 
 def cosines(part: AddedPosition, positions: Tensor | None = None) -> Tensor:
-    """The cosine of the chosen positions (all by default, rows first) with all, each a map: R h w, float32."""
+    """The cosine of the chosen positions (all by default, rows first) with all, as maps: R h w, float32."""
     unit = _unit(part).flatten(0, 1)  # N D
     return (unit[positions] if positions is not None else unit).matmul(unit.T).unflatten(1, part.grid)
 
@@ -51,17 +51,17 @@ def _unit(part: AddedPosition) -> Tensor:
 
 def _instead(model: Backbone) -> str:
     kinds = [choice.kind for choice in getattr(model.config, "position", ())]
-    return f": what it has is {', '.join(kinds)}, inside attention" if kinds else ""
+    return f": its positions are {', '.join(kinds)}, inside attention" if kinds else ""
 
 
 def _position(part: AddedPosition, name: str) -> list[Section]:
     unit, (rows, columns) = _unit(part), part.grid
-    step = -(-max(part.grid) // MOST_MAPS)
+    step = -(-max(part.grid) // MAX_MAPS)
     shown = torch.arange(rows * columns).unflatten(0, part.grid)[::step, ::step]  # r c
     maps = cosines(part, shown.flatten())  # R h w
     itself = torch.zeros_like(maps, dtype=torch.bool).flatten(1).scatter_(1, shown.flatten()[:, None], True)
     others = maps.flatten(1)[~itself]
-    # Each is 1 with itself, which tells nothing: the colours span all others.
+    # The cosine with itself is 1 and says nothing: colours span all others.
     span = (float(others.min()), float(others.max())) if len(others) else (0.0, 1.0)
     pixels = _coloured(maps, span)  # R 3 h w
     sheet = _sheet(pixels, (shown.shape[0], shown.shape[1]))
@@ -74,22 +74,22 @@ def _position(part: AddedPosition, name: str) -> list[Section]:
     }
     table = [
         {"steps apart": offset, "in a row": _apart(unit, 1, offset), "in a column": _apart(unit, 0, offset)}
-        for offset in _SOME
+        for offset in _STEPS
         if offset < max(part.grid)
     ]
     size = (sheet.shape[1], sheet.shape[2])
     drawn = tiles(
         f"{title}: cosine with all others", _png(sheet), size, x="column", y="row", span=span, show="{:.2f}".format
     )
-    told = (
-        "One map a position, in its own place: how alike its vector is to that of each position of the grid. "
+    text = (
+        "One map for each position, at its place in the grid: the cosine of its vector with that of every position. "
         f"Colours go from {span[0]:.2f} to {span[1]:.2f}, the values between different positions."
     )
     near: dict[str, str] = {"steps apart": "", "in a row": "", "in a column": ""}
     return [
         Facts(title, facts),
         Table(f"{title}: mean cosine", near, table),  # type: ignore[arg-type]
-        Picture(f"{title}: maps", drawn, told),
+        Picture(f"{title}: maps", drawn, text),
     ]
 
 
@@ -103,16 +103,16 @@ def _apart(unit: Tensor, axis: int, offset: int) -> float | None:
 
 @torch.no_grad()
 def filters(model: nn.Module, *, components: int = 28) -> Report:
-    """The principal components of the filters that read the image, as small pictures (arXiv:2010.11929, figure 7)."""
-    backbone = subject(model)
+    """Principal components of the filters of the first convolution, as small pictures (arXiv:2010.11929, figure 7)."""
+    backbone = backbone_of(model)
     name, conv = _first_convolution(backbone)
     weight = conv.weight.detach().float().cpu()  # D C p q
     if components < 1:
         raise ConfigError(f"components is {components}; it must be 1 or more")
     if weight.shape[1] not in (1, 3):
-        raise Unsupported(f"filters of {weight.shape[1]} channels have no picture; those of 1 (grey) or 3 (RGB) have")
+        raise Unsupported(f"filters with {weight.shape[1]} channels cannot be shown; it needs 1 (grey) or 3 (RGB)")
     shapes, shares = principal(weight, components)
-    # Grey is zero; each is stretched by itself, as its size carries no meaning.
+    # Grey is zero; each is scaled by itself, as its size has no meaning.
     peak = shapes.flatten(1).abs().amax(dim=1).clamp_min(1e-12)[:, None, None, None]
     pixels = ((0.5 + 0.5 * shapes / peak) * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
     across = min(len(shapes), 7)
@@ -123,44 +123,44 @@ def filters(model: nn.Module, *, components: int = 28) -> Report:
         "pixels of each": "{} x {}".format(*weight.shape[2:]),
         "channels": weight.shape[1],
         "components shown": len(shapes),
-        "variance that they hold": float(shares.sum()),
+        "explained variance": float(shares.sum()),
     }
     total = shares.cumsum(0).tolist()
     table = [
-        {"component": index + 1, "variance": share, "together": total[index]}
+        {"component": index + 1, "variance": share, "cumulative": total[index]}
         for index, share in enumerate(shares.tolist())
-        if index + 1 in (*_SOME, len(shares))
+        if index + 1 in (*_STEPS, len(shares))
     ]
     drawn = tiles("Principal components of the filters", _png(sheet), (sheet.shape[1], sheet.shape[2]))
-    told = f"The first {len(shapes)} principal components of the filters of {name}, row by row; grey is zero."
+    text = f"The first {len(shapes)} principal components of the filters of {name}, row by row; grey is zero."
     return Report(
-        f"{type(backbone).__name__}: the filters that read its patches",
+        f"{type(backbone).__name__}: filters of its first convolution",
         (
-            Facts("Filters", facts, {"variance that they hold": "share"}),
-            Picture("Components", drawn, told),
-            Table("Variance", {"component": "", "variance": "share", "together": "share"}, table),
+            Facts("Filters", facts, {"explained variance": "share"}),
+            Picture("Components", drawn, text),
+            Table("Variance", {"component": "", "variance": "share", "cumulative": "share"}, table),
         ),
     )
 
 
 def principal(weight: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Principal components of D filters, D C p q -> R C p q, and the share of the variance that each holds, R.
+    """Principal components of D filters, D C p q -> R C p q, and the share of the variance that each explains, R.
 
-    R is `count`, or as many as there are. The largest number of each is positive, as signs carry no meaning.
+    R is `count`, or as many as there are. The largest value of each is positive, as signs have no meaning.
     """
     flat = weight.flatten(1).double()
-    _, spread, found = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
-    shares = spread.square() / spread.square().sum().clamp_min(1e-300)
-    found = found[:count]
-    largest = found.gather(1, found.abs().argmax(dim=1, keepdim=True))
-    return (found * largest.sign()).unflatten(1, weight.shape[1:]).to(weight), shares[:count].to(weight)
+    _, values, components = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
+    shares = values.square() / values.square().sum().clamp_min(1e-300)
+    components = components[:count]
+    largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
+    return (components * largest.sign()).unflatten(1, weight.shape[1:]).to(weight), shares[:count].to(weight)
 
 
 def _first_convolution(model: Backbone) -> tuple[str, nn.Conv2d]:
     for name, part in model.named_modules():
         if isinstance(part, nn.Conv2d) and part.in_channels == model.config.channels and part.groups == 1:
             return name, part
-    raise Unsupported(f"{type(model).__name__} reads its image by no convolution, so it has no filters to show")
+    raise Unsupported(f"{type(model).__name__} has no convolution that reads the image, so it has no filters to show")
 
 
 def _coloured(maps: Tensor, span: tuple[float, float]) -> Tensor:
@@ -171,12 +171,12 @@ def _coloured(maps: Tensor, span: tuple[float, float]) -> Tensor:
 
 
 def _sheet(pixels: Tensor, grid: Grid, *, framed: bool = False) -> Tensor:
-    """Small pictures R 3 h w side by side, rows first, with see-through gaps: 4 H W, uint8.
+    """Small pictures R 3 h w side by side, rows first, with transparent gaps: 4 H W, uint8.
 
-    Frames keep what is as bright as the page in sight.
+    Frames make pictures visible that are as bright as the page.
     """
     least = min(pixels.shape[2:])
-    times = max(1, -(-(48 if framed else 7) // least))  # larger, so that frames and gaps are thin beside a tile
+    times = max(1, -(-(48 if framed else 7) // least))  # enlarged, so that frames and gaps are thin
     gap = max(1, least * times // 7)
     large = pixels.repeat_interleave(times, 2).repeat_interleave(times, 3)
     tile = torch.cat([large, torch.full_like(large[:, :1], 255)], dim=1)  # R 4 h w

@@ -1,42 +1,42 @@
-"""Pictures to be explained: as a model is given them, and as people see them."""
+"""Pictures to be explained: as the model takes them, and as people see them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
-from vitrail.data.cache import fit
 from vitrail.data.decode import SUFFIXES, decode
+from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage
-from vitrail.models.backbone import BackboneConfig
 
-LARGEST = 448  # pixels of the longer side of what people see
+MAX_SIDE = 448  # pixels of the longer side of what people see
 
 
 class Picture(NamedTuple):
-    """A picture to look at."""
+    """A picture to be explained."""
 
     name: str
-    pixels: Tensor  # uint8 C H W, what the model is given
-    shown: Tensor  # uint8 C kH kW, the same part of the picture, at a scale for people
-    mask: Tensor | None = None  # bool H W, where the object is that the answer should hang on
+    pixels: Tensor  # uint8 C H W, resized and cropped for the model
+    shown: Tensor  # uint8 C kH kW, the same part of the picture at a larger scale
+    mask: Tensor | None = None  # bool H W, where the object is
 
 
 class Read(NamedTuple):
-    """What came of files."""
+    """Pictures that were read, and files that could not be."""
 
     pictures: list[Picture]
-    broken: dict[str, str]  # name -> why it could not be read
+    broken: dict[str, str]  # name -> reason
 
 
-def read_pictures(paths: Iterable[Path], config: BackboneConfig, *, masks: Path | None = None) -> Read:
-    """Image files, cut and scaled to what a model takes; those that are no images with the reason.
+def read_pictures(paths: Iterable[Path], preprocess: Preprocess, *, masks: Path | None = None) -> Read:
+    """Reads image files, resized and cropped for a model; those that cannot be read with the reason.
 
-    `masks` is a folder with an image of the same name for each of them, or the one image, and is not 0 where the
-    object is.
+    `masks` is a folder with an image of the same name for each of them, or a single image: not black where the object
+    is.
     """
-    found, broken = list[Picture](), dict[str, str]()
+    pictures, broken = list[Picture](), dict[str, str]()
     for path in paths:
         name = str(path)
         if path.is_dir():
@@ -44,47 +44,45 @@ def read_pictures(paths: Iterable[Path], config: BackboneConfig, *, masks: Path 
             continue
         try:
             image = decode(path.read_bytes(), name=name)
-            one = picture(image, config, name=name)
+            picture = fitted_picture(image, preprocess, name=name)
             if masks is not None:
-                one = one._replace(mask=_mask(_mask_file(masks, path), image, config))
-            found.append(one)
+                picture = picture._replace(mask=_mask(_mask_file(masks, path), image, preprocess))
+            pictures.append(picture)
         except BrokenImage as error:
             broken[name] = str(error)
         except OSError as error:
             broken[name] = f"{name} cannot be read: {error.strerror or error}"
-    return Read(found, broken)
+    return Read(pictures, broken)
 
 
 def _mask_file(masks: Path, picture: Path) -> Path:
-    """The mask of a picture: in a folder, the image of the same name, whatever kind of file it is."""
+    """The mask of a picture: in a folder, the image of the same name with any image suffix."""
     if not masks.is_dir():
         return masks
-    named = sorted(file for file in masks.iterdir() if file.stem == picture.stem and file.suffix.lower() in SUFFIXES)
-    if not named:
+    files = sorted(file for file in masks.iterdir() if file.stem == picture.stem and file.suffix.lower() in SUFFIXES)
+    if not files:
         raise BrokenImage(f"{picture} has no mask: there is no {picture.stem}.png in {masks}")
-    return named[0]
+    return files[0]
 
 
-def _mask(file: Path, image: Tensor, config: BackboneConfig) -> Tensor:
-    """Where the object is in the part of an image C H W that a model is given: bool h w."""
-    known = decode(file.read_bytes(), name=str(file)).amax(dim=0) > 0  # H W
-    if known.shape != image.shape[1:]:
-        sizes = [f"{shape[0]} x {shape[1]}" for shape in (known.shape, image.shape[1:])]
-        raise BrokenImage(f"the mask {file} has {sizes[0]} pixels, and its picture {sizes[1]}; they must be the same")
-    cut = fit(255 * known.byte()[None, None], size=config.image_size, channels=1)[0, 0] > 127
-    if not cut.any():
-        raise BrokenImage(f"the mask {file} shows no object in the part of the picture that the model is given")
-    return cut
+def _mask(file: Path, image: Tensor, preprocess: Preprocess) -> Tensor:
+    """Where the object is in the part of an image C H W that the model takes: bool h w."""
+    mask = decode(file.read_bytes(), name=str(file)).amax(dim=0) > 0  # H W
+    if mask.shape != image.shape[1:]:
+        sizes = [f"{shape[0]} x {shape[1]}" for shape in (mask.shape, image.shape[1:])]
+        raise BrokenImage(f"the mask {file} has {sizes[0]} pixels but its picture {sizes[1]}; they must be the same")
+    grey = replace(preprocess, channels=1, mean=(0.0,), std=(1.0,))  # padding is black: no object
+    fitted = grey.fit(255 * mask.byte()[None, None])[0][0, 0] > 127
+    if not fitted.any():
+        raise BrokenImage(f"the mask {file} shows no object in the part of the picture that the model takes")
+    return fitted
 
 
-def picture(image: Tensor, config: BackboneConfig, *, name: str) -> Picture:
-    """An image uint8 C H W as a model of a config takes it, and enlarged as far as it has pixels to show."""
-    (height, width), most = (
-        config.image_size,
-        min(image.shape[1] / config.image_size[0], image.shape[2] / config.image_size[1]),
-    )
-    scale = max(1, min(int(most), LARGEST // max(height, width)))
-    pixels, shown = (
-        fit(image[None], size=(factor * height, factor * width), channels=config.channels)[0] for factor in (1, scale)
-    )
+def fitted_picture(image: Tensor, preprocess: Preprocess, *, name: str) -> Picture:
+    """An image uint8 C H W as a model takes it, and the same part enlarged as far as the image has pixels."""
+    height, width = preprocess.image_size
+    available = min(image.shape[1] / height, image.shape[2] / width)
+    scale = max(1, min(int(available), MAX_SIDE // max(height, width)))
+    larger = replace(preprocess, image_size=(scale * height, scale * width))
+    pixels, shown = (one.fit(image[None])[0][0] for one in (preprocess, larger))
     return Picture(name, pixels, shown)

@@ -1,4 +1,4 @@
-"""Batch norms in training: those that count over all processes of a run, and those that are frozen and stay so."""
+"""Batch norms in training: statistics over all processes of a run, and frozen statistics."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def count_together(module: nn.Module) -> None:
-    """Makes the batch norms of a module, in place, take mean and variance over the images of all processes.
+def sync_batch_norms(module: nn.Module) -> None:
+    """Makes the batch norms of a module use the mean and variance over the images of all processes, in place.
 
-    torch's own SyncBatchNorm does so on GPUs alone. Names and values of parameters and buffers stay as they are.
+    torch's own SyncBatchNorm only runs on GPUs. Parameters and buffers keep their names and values.
     """
     for part in module.modules():
-        if type(part) in _TOGETHER:
-            part.__class__ = _TOGETHER[type(part)]
+        if type(part) in _SYNCED:
+            part.__class__ = _SYNCED[type(part)]
 
 
-def hold_still(module: nn.Module) -> None:
-    """Keeps, in place, the statistics of batch norms that do not learn: no flag of their parameters would."""
+def freeze_statistics(module: nn.Module) -> None:
+    """Freezes the running statistics of batch norms with frozen parameters, in place (requires_grad does not)."""
     for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and _is_frozen(part):
             part.register_forward_pre_hook(_undo_train)
@@ -29,21 +29,21 @@ def _is_frozen(norm: nn.Module) -> bool:
 
 
 def _undo_train(norm: nn.Module, _inputs: Any) -> None:
-    if _is_frozen(norm):  # it may have been thawed since
+    if _is_frozen(norm):  # it may have been unfrozen since
         norm.eval()
 
 
-class Together(nn.modules.batchnorm._BatchNorm):
-    """A batch norm as one of many processes trains it; where it does not learn, it is the usual one."""
+class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """A batch norm with statistics over all processes in training; in evaluation it is the usual batch norm."""
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
     momentum: float
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # processes talk to each other here
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # processes communicate here
     def forward(self, values: Tensor) -> Tensor:
-        """B D or B D h w, of this process -> the same, normalised by what all of them have."""
+        """B D or B D h w, of this process -> the same shape, normalised over all processes."""
         if not self.training:
             return super().forward(values)
         over, shape = [0, *range(2, values.ndim)], (1, -1, *[1] * (values.ndim - 2))
@@ -61,25 +61,25 @@ class Together(nn.modules.batchnorm._BatchNorm):
         return (centred * scale.view(shape) + self.bias.view(shape)).to(values.dtype)
 
 
-class _Together1d(Together, nn.BatchNorm1d):
+class _Synced1d(SyncedBatchNorm, nn.BatchNorm1d):
     pass
 
 
-class _Together2d(Together, nn.BatchNorm2d):
+class _Synced2d(SyncedBatchNorm, nn.BatchNorm2d):
     pass
 
 
-_TOGETHER: dict[type[nn.Module], type[Together]] = {nn.BatchNorm1d: _Together1d, nn.BatchNorm2d: _Together2d}
+_SYNCED: dict[type[nn.Module], type[SyncedBatchNorm]] = {nn.BatchNorm1d: _Synced1d, nn.BatchNorm2d: _Synced2d}
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum over all processes, through which gradients pass."""
+    """The sum over all processes, with gradients."""
     total: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
     return total
 
 
 class _Sum(torch.autograd.Function):
-    """Each process has a part in the losses of all others, so gradients are summed too."""
+    """Each process contributes to the losses of all others, so gradients are summed too."""
 
     @staticmethod
     def forward(_ctx: Any, values: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ NormPlacement = Literal["pre", "post", "res_post"]
 class Block(nn.Module):
     """B P+N D -> B P+N D.
 
-    The norm stands before each branch ("pre": x + f(norm x), arXiv:2010.11929), after the sum ("post":
-    norm(x + f x), arXiv:1706.03762) or at the branch's end ("res_post": x + norm(f x), arXiv:2111.09883).
+    The norm is before each branch ("pre": x + f(norm x), arXiv:2010.11929), after the sum ("post":
+    norm(x + f x), arXiv:1706.03762) or at the end of the branch ("res_post": x + norm(f x), arXiv:2111.09883).
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class Block(nn.Module):
         return self.feed(self.mix(tokens, self.attention(self.read(tokens), grid)), grid)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """What attention reads of the tokens: B P+N D -> B P+N D."""
+        """The input of attention: B P+N D -> B P+N D."""
         return self.norm1(tokens) if self.norm_placement == "pre" else tokens
 
     def mix(self, tokens: Tensor, mixed: Tensor) -> Tensor:
-        """The tokens with what attention made of them: B P+N D each."""
+        """Adds the output of attention to the tokens: B P+N D each."""
         if self.norm_placement == "res_post":
             mixed = self.norm1(mixed)
         tokens = tokens + self.drop_path(self.scale1(mixed))
         return self.norm1(tokens) if self.norm_placement == "post" else tokens
 
     def feed(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The half of the MLP: B P+N D -> B P+N D."""
+        """The MLP with its residual connection: B P+N D -> B P+N D."""
         fed = self.mlp(self.norm2(tokens) if self.norm_placement == "pre" else tokens, grid)
         if self.norm_placement == "res_post":
             fed = self.norm2(fed)

@@ -1,4 +1,4 @@
-"""Convolutional pieces that families share: convolution and norm in one, squeeze-excite, residual blocks."""
+"""Convolutional layers that several families share: convolution with norm, squeeze-excite, residual blocks."""
 
 from collections.abc import Callable
 
@@ -10,20 +10,20 @@ from vitrail.layers.residual import DropPath
 
 
 def coarsened(size: Grid, stride: int) -> Grid:
-    """The grid that convolutions leave whose padding loses nothing, where their strides multiply to a power of two."""
+    """The grid after padded convolutions with a total stride that is a power of two: rounded up."""
     return -(-size[0] // stride), -(-size[1] // stride)
 
 
 def depthwise(dim: int, kernel: int = 3, *, stride: int = 1, bias: bool = True) -> nn.Conv2d:
-    """A convolution of each channel alone: B D H W -> B D h w."""
+    """A depth-wise convolution: B D H W -> B D h w."""
     return nn.Conv2d(dim, dim, kernel, stride=stride, padding=kernel // 2, groups=dim, bias=bias)
 
 
 class ConvNorm(Fusable):
     """Convolution, batch norm, activation: B C H W -> B D h w (Ioffe and Szegedy 2015, arXiv:1502.03167).
 
-    Padding is such that a stride of 1 keeps the size. `gain` is what the norm's gain starts from: with 0, a residual
-    branch that ends here begins as nothing.
+    With a stride of 1 the padding keeps the size. `gain` is the initial gain of the norm: with 0, a residual branch
+    that ends here starts at zero.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ConvNorm(Fusable):
 
 
 class SqueezeExcite(nn.Module):
-    """Gates each channel by what all are in the mean: B D h w -> B D h w (Hu et al. 2017, arXiv:1709.01507)."""
+    """Gates each channel by the mean of all channels: B D h w -> B D h w (Hu et al. 2017, arXiv:1709.01507)."""
 
     def __init__(self, dim: int, hidden: int, *, activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
@@ -72,10 +72,10 @@ class SqueezeExcite(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel alone, project: B C H W -> B D h w (Sandler et al. 2018, arXiv:1801.04381).
+    """Expand, depth-wise convolution, project: B C H W -> B D h w (Sandler et al. 2018, arXiv:1801.04381).
 
-    `squeeze` is the hidden width of a squeeze-excite after the filter, 0 for none (MBConv, arXiv:1905.11946). The
-    expansion is left out where `hidden` is the width that comes in; input and output are added where they fit.
+    `squeeze` is the hidden width of a squeeze-excite after the convolution, 0 for none (MBConv, arXiv:1905.11946).
+    There is no expansion if `hidden` equals `channels`; the input is added to the output if their shapes are equal.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class InvertedResidual(nn.Module):
 class ResidualBlock(nn.Module):
     """relu(shortcut(x) + branch(x)): B C H W -> B D h w (He et al. 2015, arXiv:1512.03385).
 
-    The branch is two convolutions of 3 x 3, or a bottleneck that is a quarter as wide inside. `layer` makes each of
-    them, with its norm and activation; `gain` is what the norm at the end of the branch starts from.
+    The branch is two 3 x 3 convolutions, or a bottleneck whose inner width is a quarter. `layer` builds each
+    convolution with its norm and activation; `gain` is the initial gain of the norm at the end of the branch.
     """
 
     def __init__(

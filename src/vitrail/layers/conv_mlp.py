@@ -1,4 +1,4 @@
-"""An MLP whose hidden layer reads its neighbours: Mix-FFN."""
+"""An MLP with a depth-wise convolution in its hidden layer: Mix-FFN."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from vitrail.layers.stage import to_map, to_tokens
 class ConvMLPConfig(MLPConfig, kind="conv_mlp"):
     """Linear, 3 x 3 depth-wise convolution, GELU, linear (PVT v2, arXiv:2106.13797; SegFormer, arXiv:2105.15203).
 
-    `rectified` puts a ReLU before the convolution, as PVT v2 does beside its linear attention.
+    `rectified` adds a ReLU before the convolution, as PVT v2 does with its linear attention.
     """
 
     ratio: Positive = 4.0
@@ -31,7 +31,7 @@ class ConvMLPConfig(MLPConfig, kind="conv_mlp"):
 
 
 class ConvMLP(nn.Module):
-    """B P+N D -> B P+N D; zeros around the map tell patches where they are, prefix tokens skip the convolution."""
+    """B P+N D -> B P+N D; zero padding encodes positions; prefix tokens skip the convolution."""
 
     def __init__(self, dim: int, config: ConvMLPConfig, *, dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolutions in the place of patches: early layers that look at neighbours before tokens talk."""
+"""A stem of convolutions instead of a patch embedding."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from vitrail.layers.patch import Grid, PatchConfig, patch_grid
 
 @dataclass(frozen=True, kw_only=True)
 class ConvStemConfig(PatchConfig, kind="conv"):
-    """Some 3 x 3 convolutions that halve the image each, then a linear map (Xiao et al. 2021, arXiv:2106.14881).
+    """3 x 3 convolutions that each halve the image, then a linear map (Xiao et al. 2021, arXiv:2106.14881).
 
-    Each halving is the last of `convs` convolutions of one width; those between the first and the last are residual.
+    There are `convs` convolutions of each width; the last of them halves the image, those in the middle are residual.
     """
 
     halvings: Count = 3

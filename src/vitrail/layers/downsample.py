@@ -1,4 +1,4 @@
-"""From images to the first map, and from the map of one stage to that of the next."""
+"""Downsampling: from images to the first feature map, and from one stage to the next."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from vitrail.layers.stage import to_map
 
 
 class PatchStem(nn.Module):
-    """Patches as a map, normalised where there is a norm: B C H W -> B D h w."""
+    """Patch embedding as a map, with an optional norm: B C H W -> B D h w."""
 
     def __init__(self, channels: int, dim: int, *, patch: PatchConfig, norm: NormConfig | None = None) -> None:
         super().__init__()
@@ -23,9 +23,9 @@ class PatchStem(nn.Module):
 
 
 class PatchMerge(nn.Module):
-    """Four neighbours become one patch: B C H W -> B D H/2 W/2, where an odd edge is padded with zeros.
+    """Merges 2 x 2 patches into one: B C H W -> B D H/2 W/2; odd sizes are padded with zeros.
 
-    The norm stands before the linear map (Swin, arXiv:2103.14030) or after it (Swin v2, arXiv:2111.09883).
+    The norm is before the linear map (Swin, arXiv:2103.14030) or after it (Swin v2, arXiv:2111.09883).
     """
 
     def __init__(self, channels: int, dim: int, *, norm: NormConfig, norm_first: bool) -> None:

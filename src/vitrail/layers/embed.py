@@ -1,4 +1,4 @@
-"""Where a model or a stage begins: strided convolutions, overlapping or not, with norms."""
+"""Embeddings at the start of a model or a stage: strided convolutions with norms."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from vitrail.layers.stage import to_map
 
 
 class Window(NamedTuple):
-    """What one token of a stage is made from: `kernel` x `kernel` of the stage before, every `stride`, with padding."""
+    """Kernel, stride and padding of the convolution that embeds the input of a stage."""
 
     kernel: int
     stride: int
     padding: int = 0
 
     def grid(self, size: Grid) -> Grid:
-        """The grid that a map of this size becomes."""
+        """The grid after the convolution."""
         height, width = ((length + 2 * self.padding - self.kernel) // self.stride + 1 for length in size)
         return height, width
 
@@ -41,7 +41,7 @@ class ConvEmbed(nn.Module):
 def halving_stem(channels: int, dim: int, halvings: int, *, activation: type[nn.Module]) -> nn.Sequential:
     """3 x 3 convolutions with batch norms that halve the image and double the width: B C H W -> B D h w, rounded up.
 
-    Before tokens are made by a few of them, a transformer trains more easily (Xiao et al. 2021, arXiv:2106.14881).
+    A transformer after a few of them is easier to train (Xiao et al. 2021, arXiv:2106.14881).
     """
     widths = [channels, *(dim >> left for left in reversed(range(halvings)))]
     steps = [

@@ -1,4 +1,4 @@
-"""Fourier positions: sines and cosines of where a patch stands in the picture, mapped to the width of the tokens."""
+"""Fourier positions: sines and cosines of row and column, mapped to the width of the tokens."""
 
 import math
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from vitrail.layers.position import AddedPosition, AddedPositionConfig, FixedPos
 class FourierConfig(AddedPositionConfig, kind="fourier"):
     """`bands` sines and cosines of the row and as many of the column, then a learned map (XCiT, arXiv:2106.09681).
 
-    Rows and columns are counted in parts of the picture, so that every grid spans the same positions.
+    Rows and columns are relative to the size of the image, so that every grid spans the same positions.
     """
 
     bands: Count = 32
     theta: Positive = 10_000.0
 
     def __post_init__(self) -> None:
-        """Refuses a sine without its cosine."""
+        """Raises ConfigError if `bands` is odd."""
         super().__post_init__()
         if self.bands % 2:
-            raise ConfigError(f"bands is {self.bands}; half of them are sines, half cosines, so it must be even")
+            raise ConfigError(f"bands is {self.bands}; it must be even (half are sines, half are cosines)")
 
     def build(self, dim: int, *, grid: Grid, num_prefix: int) -> AddedPosition:
         """The layer: B P+N D -> B P+N D."""
@@ -47,7 +47,7 @@ class FourierPosition(FixedPosition):
         return self.projection(table)[0, :, :, 0].transpose(0, 1)
 
     def resize(self, grid: Grid) -> None:
-        """Computes the table anew."""
+        """Recomputes the table."""
         self.grid = grid
         self.reset_tables(self.table)
 
@@ -57,8 +57,8 @@ def fourier(grid: Grid, *, bands: int, theta: float) -> Tensor:
     rows, columns = (torch.arange(1, length + 1).float() / (length + 1e-6) * (2 * math.pi) for length in grid)
     step = theta ** (2 * torch.arange(bands).div(2, rounding_mode="floor") / bands)  # b; a sine and a cosine of each
     tables = []
-    for place in (rows, columns):
-        angles = place[:, None] / step  # L b
+    for axis in (rows, columns):
+        angles = axis[:, None] / step  # L b
         tables.append(torch.stack([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=2).flatten(1))  # L b
     y, x = tables[0][:, None].expand(-1, grid[1], -1), tables[1][None].expand(grid[0], -1, -1)  # h w b
     return torch.cat([y, x], dim=2).flatten(0, 1)

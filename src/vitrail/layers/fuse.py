@@ -1,4 +1,4 @@
-"""Batch norms that vanish for inference: each is folded into the linear map or convolution that it stands beside."""
+"""Folding for inference: batch norms are folded into the linear maps or convolutions next to them."""
 
 from abc import abstractmethod
 from typing import TypeVar
@@ -14,18 +14,18 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 class Fusable(nn.Module):
-    """A layer that computes in evaluation what fewer layers can: `fused()` answers with those.
+    """A layer with a simpler form for inference, which `fused()` returns.
 
-    A base class and not a protocol, since mechanisms of attention have a flag of the same name.
+    This is a base class, not a protocol, since attention layers have a flag of the same name.
     """
 
     @abstractmethod
     def fused(self) -> nn.Module:
-        """The layer as it is in evaluation, with its branches and norms folded into one another; it stays as it is."""
+        """A layer that computes the same in evaluation, with branches and norms folded; this one is not changed."""
 
 
 def fuse(module: M) -> M:
-    """Replaces, in place, every Fusable within a module by what it becomes; for inference, as norms stop learning."""
+    """Replaces every Fusable in a module by its fused form, in place; for inference only."""
     for name, child in module.named_children():
         setattr(module, name, child.fused() if isinstance(child, Fusable) else fuse(child))
     return module
@@ -33,7 +33,7 @@ def fuse(module: M) -> M:
 
 @torch.no_grad()
 def fold_batch_norm(layer: L, norm: BatchNorm) -> L:
-    """One layer with a bias that computes norm(layer(x)), as the norm is in evaluation."""
+    """One layer with a bias that computes norm(layer(x)), with the norm in evaluation."""
     gain, offset = scale_and_shift(norm)
     weight = layer.weight.to(gain) * gain.view(-1, *[1] * (layer.weight.ndim - 1))  # out in/groups (p q)
     return with_weights(layer, weight, offset + gain * _bias(layer))
@@ -41,7 +41,7 @@ def fold_batch_norm(layer: L, norm: BatchNorm) -> L:
 
 @torch.no_grad()
 def fold_batch_norm_before(norm: BatchNorm, layer: nn.Linear) -> nn.Linear:
-    """One linear map with a bias that computes layer(norm(x)), as the norm is in evaluation."""
+    """One linear map with a bias that computes layer(norm(x)), with the norm in evaluation."""
     gain, offset = scale_and_shift(norm)
     weight = layer.weight.to(gain)  # out in
     return with_weights(layer, weight * gain, weight @ offset + _bias(layer))
@@ -49,9 +49,9 @@ def fold_batch_norm_before(norm: BatchNorm, layer: nn.Linear) -> nn.Linear:
 
 @torch.no_grad()
 def scale_and_shift(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """The gain and the offset, C each, that a batch norm is in evaluation; in float32 at least."""
+    """The scale and the shift, C each, that a batch norm applies in evaluation; in float32 or wider."""
     if norm.running_mean is None or norm.running_var is None:
-        raise Unsupported("a batch norm that keeps no running mean and variance cannot be folded into another layer")
+        raise Unsupported("cannot fold a batch norm without running statistics (track_running_stats=False)")
     dtype = torch.promote_types(norm.running_var.dtype, torch.float32)
     mean, variance = norm.running_mean.to(dtype), norm.running_var.to(dtype)
     gain = norm.weight.to(dtype) * (variance + norm.eps).rsqrt()
@@ -59,7 +59,7 @@ def scale_and_shift(norm: BatchNorm) -> tuple[Tensor, Tensor]:
 
 
 def with_weights(layer: L, weight: Tensor, bias: Tensor) -> L:
-    """A layer like the given one, with a bias, that has these weights in its type and on its device."""
+    """A new layer of the same kind, type and device, with these weights and this bias."""
     twin: L
     if isinstance(layer, nn.Linear):
         twin = nn.Linear(layer.in_features, layer.out_features)

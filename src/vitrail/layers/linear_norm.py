@@ -1,16 +1,16 @@
-"""Linear maps with a batch norm after or before them, which fold into one map for inference."""
+"""Linear maps with a batch norm before or after, which fold into one linear map for inference."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.layers.batch_norm import Together
+from vitrail.layers.batch_norm import SyncedBatchNorm
 from vitrail.layers.fuse import Fusable, fold_batch_norm, fold_batch_norm_before
 
 
 class LinearNorm(Fusable):
-    """Linear map without a bias, batch norm over all tokens of the batch: B N C -> B N D (LeViT, arXiv:2104.01136).
+    """A linear map without a bias, then batch norm over all tokens of the batch: B N C -> B N D (arXiv:2104.01136).
 
-    `gain` is what the norm's gain starts from: 0 makes a residual branch that ends here start as nothing.
+    `gain` is the initial gain of the norm: with 0, a residual branch that ends here starts at zero.
     """
 
     def __init__(self, channels: int, dim: int, *, gain: float = 1.0) -> None:
@@ -40,8 +40,8 @@ class NormLinear(Fusable):
     def forward(self, vectors: Tensor) -> Tensor:
         """B C -> B D."""
         norm = self.norm
-        if self.training and vectors.shape[0] == 1 and not isinstance(norm, Together):
-            # One vector has no variance: torch refuses it, but an epoch may end with a batch of one.
+        if self.training and vectors.shape[0] == 1 and not isinstance(norm, SyncedBatchNorm):
+            # torch raises an error for a single vector, which has no variance; an epoch may end with a batch of one.
             known = F.batch_norm(vectors, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
             return self.linear(known)
         return self.linear(norm(vectors))

@@ -1,4 +1,4 @@
-"""LoRA: a low-rank update beside frozen linear maps (Hu et al. 2021, arXiv:2106.09685)."""
+"""LoRA: low-rank updates of frozen linear maps (Hu et al. 2021, arXiv:2106.09685)."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, nearest
-from vitrail.layers.batch_norm import hold_still
+from vitrail.layers.batch_norm import freeze_statistics
 
 TARGETS = ("qkv", "projection", "fc1", "fc2")
 HEADS = ("head", "distillation_head")
@@ -18,10 +18,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class LoRALinear(nn.Linear):
-    """x W^T + b + (alpha / rank) x A^T B^T: ... D -> ... E; W and b keep their names, B is zero at the start."""
+    """x W^T + b + (alpha / rank) x A^T B^T: ... D -> ... E; W and b keep their names, B is initially zero."""
 
     def __init__(self, linear: nn.Linear, *, rank: int, alpha: float) -> None:
-        nn.Module.__init__(self)  # the linear map's own weights are taken over, not made anew
+        nn.Module.__init__(self)  # reuses the weights of the linear map
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.scale = alpha / rank
@@ -47,15 +47,15 @@ class LoRALinear(nn.Linear):
 
 
 def add_lora(model: M, rank: int, *, alpha: float | None = None, targets: Sequence[str] = TARGETS) -> M:
-    """Puts updates beside all linear maps with the targets' names, in place; only they and the heads learn from now on.
+    """Adds LoRA to all linear maps with the names `targets`, in place; all other weights but the heads are frozen.
 
-    The output is the same until they have learned, and no tensor of the model changes its name; batch norms keep their
-    statistics. `alpha` is the rank where none is given: the update then counts as it is.
+    The output is initially unchanged, and all tensors of the model keep their names. The statistics of batch norms are
+    frozen too. The default of `alpha` is the rank, which means a scale of 1.
     """
     if rank < 1:
-        raise ConfigError(f"the rank of LoRA is {rank}; it must be 1 or more")
+        raise ConfigError(f"the LoRA rank is {rank}; it must be 1 or more")
     if any(isinstance(module, LoRALinear) for module in model.modules()):
-        raise ConfigError("the model has LoRA already; merge_lora(model) takes it in first")
+        raise ConfigError("the model already has LoRA layers; call merge_lora(model) first")
     linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     known = {name.rpartition(".")[2] for name in linears} - set(HEADS)
     for target in targets:
@@ -69,12 +69,12 @@ def add_lora(model: M, rank: int, *, alpha: float | None = None, targets: Sequen
         _replace(model, name, LoRALinear(linear, rank=rank, alpha=rank if alpha is None else alpha))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith((".lora_a", ".lora_b")) or bool({*HEADS} & {*name.split(".")}))
-    hold_still(model)
+    freeze_statistics(model)
     return model
 
 
 def merge_lora(model: M) -> M:
-    """Adds all updates to the weights, in place: plain linear maps again, the same output, the names as before."""
+    """Merges all updates into the weights, in place: plain linear maps with the same output and the same names."""
     for name, module in list(model.named_modules()):
         if isinstance(module, LoRALinear):
             _replace(model, name, module.merged())

@@ -1,4 +1,4 @@
-"""The feed-forward half of a block: MLP, SwiGLU and StarReLU."""
+"""Feed-forward layers: MLP, SwiGLU and StarReLU."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Choice, Count, Positive
+from vitrail.layers import kernels
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """GELU exact, by tanh, or CLIP's x * sigmoid(1.702 x), or SiLU (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    """Exact GELU, its tanh approximation, CLIP's x * sigmoid(1.702 x), or SiLU (arXiv:1606.08415)."""
     if activation == "silu":
         return F.silu(x)
     if activation == "quick_gelu":
@@ -23,7 +24,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 class MLPConfig(Choice):
-    """Which feed-forward layer; `hidden` wins over `ratio` where both are given."""
+    """Which feed-forward layer; `hidden` overrides `ratio`."""
 
     @abstractmethod
     def build(self, dim: int, *, norm: NormConfig, dropout: float = 0.0) -> nn.Module:
@@ -83,12 +84,23 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
-        hidden = self.drop(activate(self.fc1(tokens), self.activation))
-        return self.drop(self.fc2(self.norm(hidden)))
+        return self.drop(self.fc2(self.norm(self.drop(self._hidden(tokens)))))
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        """The activated hidden layer: B N D -> B N H."""
+        if kernels.suits(tokens) and self._has_kernel(tokens):
+            return kernels.bias_gelu(F.linear(tokens, self.fc1.weight), self.fc1.bias)
+        return activate(self.fc1(tokens), self.activation)
+
+    def _has_kernel(self, tokens: Tensor) -> bool:
+        """Whether the Triton kernel is faster: exact GELU of many numbers, without dropout."""
+        size = tokens.numel() // self.fc1.in_features * self.fc1.out_features
+        dropout = self.training and self.drop.p > 0  # torch.compile fuses it with the plain GELU
+        return self.activation == "gelu" and kernels.plain(self.fc1) and not dropout and size >= kernels.LARGE
 
 
 class SwiGLU(nn.Module):
-    """B N D -> B N D; `fc1` holds the gate's rows first, then the value's."""
+    """B N D -> B N D; the first half of `fc1` is the gate, the second half the value."""
 
     def __init__(self, dim: int, config: SwiGLUConfig, *, norm: NormConfig, dropout: float = 0.0) -> None:
         super().__init__()

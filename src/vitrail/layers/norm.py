@@ -64,7 +64,7 @@ class GroupNormConfig(NormConfig, kind="group"):
 
 
 class GroupNorm(nn.Module):
-    """GroupNorm of one group, for channels that stand last: B ... D -> B ... D (Wu and He 2018, arXiv:1803.08494)."""
+    """GroupNorm of one group, with channels last: B ... D -> B ... D (Wu and He 2018, arXiv:1803.08494)."""
 
     def __init__(self, dim: int, config: GroupNormConfig) -> None:
         super().__init__()

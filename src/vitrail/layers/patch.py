@@ -1,4 +1,4 @@
-"""From pixels to tokens: patch embedding, overlapping or not."""
+"""Patch embedding, overlapping or not."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -51,14 +51,14 @@ def patch_grid(
     if height % step_y or width % step_x or min(grid) < 1:
         fits = _nearest(height, step_y, rows - 2 * pad_y), _nearest(width, step_x, columns - 2 * pad_x)
         raise InputError(
-            f"an image of {height} x {width} pixels does not divide into patches of {rows} x {columns} with a step "
-            f"of {step_y} x {step_x}; the nearest size that does is {fits[0]} x {fits[1]}"
+            f"image size {height} x {width} is not divisible into patches of {rows} x {columns} with stride "
+            f"{step_y} x {step_x}; the nearest size that fits is {fits[0]} x {fits[1]}"
         )
     return grid
 
 
 def _nearest(length: int, step: int, least: int) -> int:
-    """The multiple of a step that is nearest to a length and not below `least`."""
+    """The multiple of `step` that is nearest to `length` and not below `least`."""
     return max(round(length / step), -(-least // step), 1) * step
 
 
@@ -84,12 +84,12 @@ class LinearPatch(nn.Module):
 
 
 class PatchConv(nn.Conv2d):
-    """A convolution that answers with tokens: B C H W -> B N D."""
+    """A convolution that returns tokens: B C H W -> B N D."""
 
     def forward(self, images: Tensor) -> Tensor:
         """B C H W -> B N D."""
         if self.stride != self.kernel_size or self.padding != (0, 0):
             return super().forward(images).flatten(2).transpose(1, 2)  # B D h w -> B N D
-        # Without overlap it is a matrix product, which beats cuDNN's convolution by far in bf16: 0.22 against 2.15 ms
-        # for a batch of 256 at ViT-B/16 on an H200.
+        # Without overlap it is a matrix product, which is much faster than cuDNN's convolution in bf16: 0.22 ms instead
+        # of 2.15 ms for a batch of 256 of ViT-B/16 on an H200.
         return F.linear(patchify(images, (self.kernel_size[0], self.kernel_size[1])), self.weight.flatten(1), self.bias)

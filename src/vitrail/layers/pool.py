@@ -1,4 +1,4 @@
-"""From all tokens to one vector: class token, mean, both, or attention."""
+"""Pooling of all tokens to one vector: class token, mean, both, or attention."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from vitrail.layers.mlp import MLPConfig
 
 
 class PoolConfig(Choice):
-    """How the tokens become the vector that the head reads."""
+    """How the tokens are pooled to the input of the head."""
 
     needs_class_token = False
 
@@ -49,7 +49,7 @@ class MeanPoolConfig(PoolConfig, kind="mean"):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMeanPoolConfig(PoolConfig, kind="class_mean"):
-    """The class token beside the mean of the patches, as DINOv2's classifier reads them (arXiv:2304.07193)."""
+    """The class token and the mean of the patches, concatenated, as in DINOv2's classifier (arXiv:2304.07193)."""
 
     needs_class_token = True
 
@@ -88,7 +88,7 @@ class MeanPool(nn.Module):
 
 
 class ClassMeanPool(nn.Module):
-    """The first prefix token beside the mean over N."""
+    """The first prefix token and the mean over N, concatenated."""
 
     def forward(self, prefix: Tensor, patches: Tensor) -> Tensor:
         """B P D and B N D -> B 2D."""
@@ -101,7 +101,7 @@ class AttentionPool(nn.Module):
     def __init__(self, site: Site, mlp: MLPConfig) -> None:
         super().__init__()
         if site.dim % site.num_heads:
-            raise ConfigError(f"attention pooling: dim {site.dim} does not divide into {site.num_heads} heads")
+            raise ConfigError(f"attention pooling: dim {site.dim} is not divisible by num_heads {site.num_heads}")
         self.num_heads = site.num_heads
         self.query = nn.Parameter(torch.zeros(1, site.dim))
         self.q = nn.Linear(site.dim, site.dim)

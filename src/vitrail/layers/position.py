@@ -1,7 +1,7 @@
-"""Positions that are added to the tokens, and how each is resampled to another grid.
+"""Positions that are added to the tokens, and their resampling to another grid.
 
-All of them are `forward(tokens, grid) -> tokens` for tokens B P+N D, where the last h * w tokens are the patches, rows
-first. Positions that act inside attention are in `rope.py` and `relative.py`; "none" is an empty tuple of positions.
+All of them are `forward(tokens, grid) -> tokens` for tokens B P+N D, where the last h * w tokens are the patches, row
+by row. Positions that act inside attention are in `rope.py` and `relative.py`; "none" is an empty tuple of positions.
 """
 
 from abc import abstractmethod
@@ -19,7 +19,7 @@ from vitrail.layers.patch import Grid
 
 
 class PositionConfig(Choice):
-    """How tokens learn where they are: added to the tokens, or acting inside attention."""
+    """How positions are encoded: added to the tokens, or inside attention."""
 
 
 class AddedPositionConfig(PositionConfig):
@@ -32,7 +32,7 @@ class AddedPositionConfig(PositionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedConfig(AddedPositionConfig, kind="learned"):
-    """One learned vector per token, the prefix included where `prefix` says so (arXiv:2010.11929)."""
+    """One learned vector per patch and, if `prefix` is set, per prefix token (arXiv:2010.11929)."""
 
     prefix: bool = True
 
@@ -75,7 +75,7 @@ class FactoredConfig(AddedPositionConfig, kind="factored"):
 
 
 class Gridded(nn.Module):
-    """A layer whose weights or tables belong to one grid and can be moved to another."""
+    """A layer whose weights or tables depend on the grid and can be resampled to another one."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__()
@@ -83,25 +83,25 @@ class Gridded(nn.Module):
 
     @abstractmethod
     def resize(self, grid: Grid) -> None:
-        """Resamples the layer in place, so that `grid` becomes its own."""
+        """Resamples the layer to `grid`, in place."""
 
     def resized(self, grid: Grid) -> bool:
-        """Resamples the layer where `grid` is not its own yet, and says whether it did."""
+        """Resamples the layer if `grid` differs from its own; returns whether it did."""
         if grid == self.grid:
             return False
         self.resize(grid)
         return True
 
     def reset_tables(self, like: Tensor) -> None:
-        """Computes tables that are no weights anew, on the device and in the type of `like`."""
+        """Recomputes tables that are not weights, on the device and in the type of `like`."""
 
 
 class AddedPosition(Gridded):
-    """Adds one vector to each patch; subclasses say which, for any grid."""
+    """Adds one vector to each patch; subclasses define the vectors for any grid."""
 
     @abstractmethod
     def at(self, grid: Grid) -> Tensor:
-        """The vectors for a grid: N D, or P+N D where the prefix has positions too."""
+        """The vectors for a grid: N D, or P+N D if the prefix has positions too."""
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
@@ -110,7 +110,7 @@ class AddedPosition(Gridded):
 
 
 class LearnedPosition(AddedPosition):
-    """A learned table P+N D, resampled as a picture of h x w pixels."""
+    """A learned table P+N D, resampled as an image of h x w pixels."""
 
     def __init__(self, dim: int, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
@@ -171,18 +171,18 @@ class FixedPosition(AddedPosition):
         return self.table if grid == self.grid else self.compute(grid).to(self.table)
 
     def resize(self, grid: Grid) -> None:
-        """Computes the table anew."""
+        """Recomputes the table."""
         self.table, self.grid = self.at(grid), grid
 
     def reset_tables(self, like: Tensor) -> None:
-        """Computes the table anew, on the device and in the type of `like`."""
+        """Recomputes the table, on the device and in the type of `like`."""
         self.table = self.compute(self.grid).to(like)
 
 
 def sincos_1d(grid: Grid, *, dim: int, theta: float) -> Tensor:
     """Sines, then cosines of index / theta^(2i/D): N D."""
     if dim % 2:
-        raise ConfigError(f"sincos1d positions need an even width; dim is {dim}")
+        raise ConfigError(f"dim is {dim}; with sincos1d positions it must be even")
     angles = torch.outer(torch.arange(grid[0] * grid[1]).float(), frequencies(dim // 2, theta))  # N D/2
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
@@ -190,7 +190,7 @@ def sincos_1d(grid: Grid, *, dim: int, theta: float) -> Tensor:
 def sincos_2d(grid: Grid, *, dim: int, theta: float, endpoint: bool) -> Tensor:
     """Sines and cosines of the column, then of the row, a quarter of the width each: N D."""
     if dim % 4:
-        raise ConfigError(f"sincos2d positions need a width that divides by 4; dim is {dim}")
+        raise ConfigError(f"dim is {dim}; with sincos2d positions it must be divisible by 4")
     bands = frequencies(dim // 4, theta, endpoint=endpoint)
     y, x = torch.meshgrid(torch.arange(grid[0]).float(), torch.arange(grid[1]).float(), indexing="ij")  # h w
     x, y = torch.outer(x.flatten(), bands), torch.outer(y.flatten(), bands)  # N D/4
@@ -207,6 +207,6 @@ def resample(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Resamples vectors on a grid, N D -> N' D, as timm does: bicubic, antialiased, in float32."""
     if old == new:
         return table
-    picture = table.float().unflatten(0, old).permute(2, 0, 1)[None]  # h w D -> 1 D h w
-    picture = F.interpolate(picture, size=new, mode="bicubic", antialias=True)
-    return picture[0].permute(1, 2, 0).flatten(0, 1).to(table.dtype)  # h' w' D -> N' D
+    image = table.float().unflatten(0, old).permute(2, 0, 1)[None]  # h w D -> 1 D h w
+    image = F.interpolate(image, size=new, mode="bicubic", antialias=True)
+    return image[0].permute(1, 2, 0).flatten(0, 1).to(table.dtype)  # h' w' D -> N' D

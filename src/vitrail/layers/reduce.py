@@ -1,8 +1,8 @@
-"""Fewer tokens than patches: dropped at random in training, pruned by importance, or merged with their likes.
+"""Token reduction: random patch dropout in training, pruning by importance, or merging of similar tokens.
 
-What leaves the model still has one vector for each patch, in the order of the grid. A merged token is copied to all
-its places; a pruned patch keeps the value that it had when it was pruned; a patch that was dropped at random in
-training has the mean of those that stayed, so that the mean of all is the mean of what was seen.
+The output of the model still has one vector for each patch, in the order of the grid. A merged token is copied to all
+of its patches; a pruned patch keeps the value that it had when it was pruned; a patch that was dropped in training
+gets the mean of the remaining ones, so that mean pooling is not affected.
 """
 
 import math
@@ -26,48 +26,48 @@ Run = Callable[..., Any]  # calls a block with its inputs; a backbone's recomput
 
 
 class ReduceConfig(Choice):
-    """How a plain ViT goes on with fewer tokens: in each block, between attention and MLP."""
+    """How a plain ViT reduces its tokens: in each block, between attention and MLP."""
 
     needs_class_token: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, *, depth: int, num_prefix: int, patch_drop: float) -> "Reduction":
-        """What leads tokens through the blocks."""
+        """The module that runs the blocks."""
 
     @abstractmethod
     def counts(self, patches: int, *, depth: int, num_prefix: int) -> list[tuple[int, int]]:
-        """The tokens that attention and MLP of each block read, the prefix included."""
+        """The number of input tokens of attention and of the MLP, for each block, including the prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig(ReduceConfig, kind="merge"):
-    """In each block the `amount` most similar pairs of tokens become one each (ToMe, arXiv:2210.09461)."""
+    """Merges the `amount` most similar pairs of tokens in each block (ToMe, arXiv:2210.09461)."""
 
     amount: CountFromZero = 8
 
     def build(self, *, depth: int, num_prefix: int, patch_drop: float) -> "Reduction":
-        """What leads tokens through the blocks."""
+        """The module that runs the blocks."""
         return Merging(self, num_prefix=num_prefix, patch_drop=patch_drop)
 
     def merged(self, tokens: int, num_prefix: int) -> int:
-        """How many tokens go in a block; at most half of the patches can, and the prefix never does."""
+        """How many tokens a block removes: at most half of the patches, and never the prefix."""
         return min(self.amount, (tokens - num_prefix) // 2)
 
     def counts(self, patches: int, *, depth: int, num_prefix: int) -> list[tuple[int, int]]:
-        """The tokens that attention and MLP of each block read, the prefix included."""
-        tokens, found = num_prefix + patches, []
+        """The number of input tokens of attention and of the MLP, for each block, including the prefix."""
+        tokens, counts = num_prefix + patches, []
         for _ in range(depth):
-            found.append((tokens, tokens - self.merged(tokens, num_prefix)))
-            tokens = found[-1][1]
-        return found
+            counts.append((tokens, tokens - self.merged(tokens, num_prefix)))
+            tokens = counts[-1][1]
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneConfig(ReduceConfig, kind="prune"):
-    """After the attention of some blocks, the patches that the class token looks at least go (EViT, arXiv:2202.07800).
+    """Removes the patches with the least attention from the class token, in some blocks (EViT, arXiv:2202.07800).
 
-    A share `keep` stays in each of the `blocks`: by default those after a quarter, a half and three quarters of all.
-    `fuse` leaves one token in place of those that go: their sum, weighted by the class token's attention.
+    Each of the `blocks` keeps the fraction `keep`; the default blocks are at a quarter, half and three quarters of the
+    depth. `fuse` adds one token for the removed ones: their sum, weighted by the attention of the class token.
     """
 
     needs_class_token = True
@@ -76,38 +76,38 @@ class PruneConfig(ReduceConfig, kind="prune"):
     fuse: bool = True
 
     def build(self, *, depth: int, num_prefix: int, patch_drop: float) -> "Reduction":
-        """What leads tokens through the blocks."""
+        """The module that runs the blocks."""
         return Pruning(self, depth=depth, num_prefix=num_prefix, patch_drop=patch_drop)
 
     def at(self, depth: int) -> tuple[int, ...]:
-        """The blocks that prune, of so many."""
+        """The indices of the blocks that prune, in a model of this depth."""
         if self.blocks is None:
             return tuple(sorted({depth * quarter // 4 for quarter in (1, 2, 3)})) if depth else ()
         if wrong := [block for block in self.blocks if block >= depth]:
-            raise ConfigError(f"reduce.blocks has {wrong[0]}; the model has {depth} blocks, from 0")
+            raise ConfigError(f"reduce.blocks: {wrong[0]} is not a block of the model; allowed: 0 to {depth - 1}")
         return self.blocks
 
     def kept(self, others: int) -> int:
-        """How many tokens stay in a block, of so many beside the prefix."""
+        """How many of `others` tokens (without the prefix) a block keeps."""
         return math.ceil(self.keep * others)
 
     def counts(self, patches: int, *, depth: int, num_prefix: int) -> list[tuple[int, int]]:
-        """The tokens that attention and MLP of each block read, the prefix included."""
-        others, found = patches, []
+        """The number of input tokens of attention and of the MLP, for each block, including the prefix."""
+        others, counts = patches, []
         for block in range(depth):
             before, stay = others, self.kept(others)
             if block in self.at(depth) and stay < others:
                 others = stay + self.fuse
-            found.append((num_prefix + before, num_prefix + others))
-        return found
+            counts.append((num_prefix + before, num_prefix + others))
+        return counts
 
 
 class ReducibleBlock(Block):
-    """A block whose second half may have fewer tokens than its first."""
+    """A block whose MLP may have fewer tokens than its attention."""
 
     def forward(self, tokens: Tensor, grid: Grid, through: "Through | None" = None) -> Any:
-        """B P+N D -> B P+N D; or what `through` makes of the two halves."""
-        # In here, not around the block: hooks and sharding act on calls of a block.
+        """B P+N D -> B P+N D; or the result of `through`, which runs attention and MLP itself."""
+        # `through` is called here, not instead of the block: hooks and sharding act on calls of a block.
         return super().forward(tokens, grid) if through is None else through(self, tokens, grid)
 
 
@@ -115,16 +115,16 @@ Through = Callable[[Block, Tensor, Grid], Any]
 
 
 class Reduced(NamedTuple):
-    """Tokens on their way through the blocks, and what is needed to put patches back in their places."""
+    """The tokens between two blocks, and what is needed to restore one vector per patch."""
 
     tokens: Tensor  # B P+M D
-    home: Tensor | None = None  # B N: the token that holds each patch, -1 where none does; None: each its own
-    sizes: Tensor | None = None  # B P+M: how many patches a token stands for; None: one
-    canvas: Tensor | None = None  # B N D: what each patch was when it was last whole; None: nothing was pruned
+    home: Tensor | None = None  # B N: the index of the token of each patch, -1 if it has none; None: all in order
+    sizes: Tensor | None = None  # B P+M: how many patches each token represents; None: one
+    canvas: Tensor | None = None  # B N D: the last value of each patch before it was pruned; None: nothing was pruned
 
 
 class Reduction(nn.Module):
-    """Leads tokens through blocks; this one drops a random share of patches in training alone (arXiv:2208.07220)."""
+    """Runs tokens through blocks; the base class drops random patches in training (arXiv:2208.07220)."""
 
     def __init__(self, *, num_prefix: int, patch_drop: float = 0.0) -> None:
         super().__init__()
@@ -133,23 +133,23 @@ class Reduction(nn.Module):
         self.num_prefix, self.patch_drop = num_prefix, patch_drop
 
     def enter(self, tokens: Tensor) -> Reduced:
-        """The embedded tokens B P+N D, with their positions."""
+        """The state before the first block, from the embedded tokens B P+N D."""
         prefix, patches = tokens[:, : self.num_prefix], tokens[:, self.num_prefix :]
         count = patches.shape[1]
         stay = max(count - int(count * self.patch_drop), 1)
         if not self.training or stay == count:
             return Reduced(tokens)
         order = torch.rand(patches.shape[:2], device=tokens.device).argsort(dim=1)[:, :stay]  # B M
-        places = torch.arange(stay, device=tokens.device).expand_as(order) + self.num_prefix
-        home = torch.full_like(order[:, :1], -1).expand(-1, count).scatter(1, order, places)  # B N
+        indices = torch.arange(stay, device=tokens.device).expand_as(order) + self.num_prefix
+        home = torch.full_like(order[:, :1], -1).expand(-1, count).scatter(1, order, indices)  # B N
         return Reduced(torch.cat([prefix, pick(patches, order)], dim=1), home)
 
     def step(self, index: int, block: Block, state: Reduced, grid: Grid, run: Run) -> Reduced:
-        """Through one block."""
+        """Runs one block."""
         return state._replace(tokens=run(block, state.tokens, grid))
 
     def leave(self, state: Reduced, norm: nn.Module) -> Tensor:
-        """Normalised tokens B P+N D, patches in the order of the grid."""
+        """Normalised tokens B P+N D, with patches in the order of the grid."""
         tokens = norm(state.tokens)
         if state.home is None:
             return tokens
@@ -157,21 +157,21 @@ class Reduction(nn.Module):
         return torch.cat([tokens[:, : self.num_prefix], spread(tokens, state.home, canvas)], dim=1)
 
     def homes(self, state: Reduced, count: int, moved: Tensor) -> Tensor:
-        """Where patches are, B N, after token i went to place moved[i], B P+M, or nowhere: -1."""
+        """The token of each patch, B N, after token i moved to index moved[i], B P+M, or was removed: -1."""
         if state.home is None:
             return moved[:, self.num_prefix : self.num_prefix + count]
         return torch.where(state.home < 0, state.home, moved.gather(1, state.home.clamp(min=0)))
 
 
 class Merging(Reduction):
-    """Attention counts a token as often as patches are in it: log(size) is added to the logits of its key."""
+    """Merges similar tokens; attention weights a key by its size: log(size) is added to its logits."""
 
     def __init__(self, config: MergeConfig, *, num_prefix: int, patch_drop: float) -> None:
         super().__init__(num_prefix=num_prefix, patch_drop=patch_drop)
         self.config = config
 
     def step(self, index: int, block: Block, state: Reduced, grid: Grid, run: Run) -> Reduced:
-        """Through one block."""
+        """Runs one block."""
         amount = self.config.merged(state.tokens.shape[1], self.num_prefix)
         if amount == 0 and state.sizes is None:
             return super().step(index, block, state, grid, run)
@@ -181,7 +181,7 @@ class Merging(Reduction):
     def _through(
         self, block: Block, tokens: Tensor, grid: Grid, *, sizes: Tensor | None, amount: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens B P+M D, their sizes B P+M, and where each went, B P+M."""
+        """Tokens B P+M D, their sizes B P+M, and the new index of each old token, B P+M."""
         attention = cast("SoftmaxAttention", block.attention)
         q, k, v = attention.heads(block.read(tokens))
         bias = None if sizes is None else sizes.log()[:, None, None].to(q.dtype)  # B 1 1 P+M
@@ -194,14 +194,14 @@ class Merging(Reduction):
 
 
 class Pruning(Reduction):
-    """Keeps the patches that the class token looks at most, in the mean of the heads."""
+    """Keeps the patches with the most attention from the class token, averaged over heads."""
 
     def __init__(self, config: PruneConfig, *, depth: int, num_prefix: int, patch_drop: float) -> None:
         super().__init__(num_prefix=num_prefix, patch_drop=patch_drop)
         self.config, self.at = config, config.at(depth)
 
     def step(self, index: int, block: Block, state: Reduced, grid: Grid, run: Run) -> Reduced:
-        """Through one block."""
+        """Runs one block."""
         others = state.tokens.shape[1] - self.num_prefix
         stay = self.config.kept(others)
         if index not in self.at or stay == others:
@@ -212,29 +212,30 @@ class Pruning(Reduction):
         return Reduced(tokens, self.homes(state, count, moved), None, whole)
 
     def _through(self, block: Block, tokens: Tensor, grid: Grid, *, stay: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens B P+M D, all tokens before some went, and where each went, B P+M."""
+        """Tokens B P+M D, all tokens before pruning, and the new index of each old token, B P+M."""
         attention = cast("SoftmaxAttention", block.attention)
         q, k, v = attention.heads(block.read(tokens))
-        looks = attention.explicit(q[:, :, :1], k, None)[:, :, 0, self.num_prefix :].mean(dim=1)  # B M
+        scores = attention.explicit(q[:, :, :1], k, None)[:, :, 0, self.num_prefix :].mean(dim=1)  # B M
         before = block.mix(tokens, attention.mix(q, k, v, None))
         prefix, others = before[:, : self.num_prefix], before[:, self.num_prefix :]
-        order = looks.argsort(dim=1, descending=True, stable=True)
+        order = scores.argsort(dim=1, descending=True, stable=True)
         staying, leaving = order[:, :stay].sort(dim=1).values, order[:, stay:]
         left = [prefix, pick(others, staying)]
         if self.config.fuse:
-            left.append((pick(others, leaving) * looks.gather(1, leaving)[..., None]).sum(dim=1, keepdim=True))
-        places = torch.arange(self.num_prefix + stay, device=tokens.device).expand(tokens.shape[0], -1)
-        moved = torch.full_like(order, -1).scatter(1, staying, places[:, self.num_prefix :])
-        return block.feed(torch.cat(left, dim=1), grid), before, torch.cat([places[:, : self.num_prefix], moved], dim=1)
+            left.append((pick(others, leaving) * scores.gather(1, leaving)[..., None]).sum(dim=1, keepdim=True))
+        indices = torch.arange(self.num_prefix + stay, device=tokens.device).expand(tokens.shape[0], -1)
+        moved = torch.full_like(order, -1).scatter(1, staying, indices[:, self.num_prefix :])
+        moved = torch.cat([indices[:, : self.num_prefix], moved], dim=1)
+        return block.feed(torch.cat(left, dim=1), grid), before, moved
 
 
-def pick(tokens: Tensor, places: Tensor) -> Tensor:
-    """The tokens at some places of each sample: B N D, B M -> B M D."""
-    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
+def pick(tokens: Tensor, indices: Tensor) -> Tensor:
+    """The tokens with these indices in each sample: B N D, B M -> B M D."""
+    return tokens.gather(1, indices[..., None].expand(-1, -1, tokens.shape[2]))
 
 
 def spread(tokens: Tensor, home: Tensor, canvas: Tensor | None) -> Tensor:
-    """One vector for each patch: that of its token, else that of the canvas, else the mean of all: B N D."""
+    """One vector for each patch: that of its token, else that of the canvas, else the mean: B N D."""
     gone = (home < 0)[..., None]  # B N 1
     patches = pick(tokens, home.clamp(min=0))
     if canvas is None:
@@ -243,18 +244,18 @@ def spread(tokens: Tensor, home: Tensor, canvas: Tensor | None) -> Tensor:
 
 
 def match(features: Tensor, amount: int, *, num_prefix: int) -> Tensor:
-    """Bipartite soft matching: B T d -> where each token goes, B T, when `amount` of every other one join a partner.
+    """Bipartite soft matching: B T d -> the new index of each token, B T, after `amount` of them are merged.
 
-    Tokens 0, 2, 4, ... each find the most similar of 1, 3, 5, ...; the most similar pairs become one, at the place of
-    the partner. Afterwards come the prefix, what is left of the first set, and the second.
+    Each of the tokens 0, 2, 4, ... is matched with the most similar of 1, 3, 5, ...; the most similar pairs are merged
+    into the second one. The new order is: prefix, rest of the first set, second set.
     """
     features = F.normalize(features, dim=-1)
     scores = features[:, ::2] @ features[:, 1::2].transpose(1, 2)  # B Ta Tb
     firsts, seconds = scores.shape[1:]
     even, odd = (num_prefix + 1) // 2, num_prefix // 2  # prefix tokens in each set
     rows, columns = (torch.arange(count, device=features.device) for count in (firsts, seconds))
-    taboo = (rows[:, None] < even) | (columns < odd)
-    best, partner = scores.masked_fill(taboo, -math.inf).max(dim=2)  # B Ta
+    excluded = (rows[:, None] < even) | (columns < odd)
+    best, partner = scores.masked_fill(excluded, -math.inf).max(dim=2)  # B Ta
     order = best.argsort(dim=1, descending=True, stable=True)
     leaving, staying = order[:, :amount], order[:, amount:].sort(dim=1).values  # the prefix stays, and comes first
     rank = rows[: firsts - amount]
@@ -262,13 +263,15 @@ def match(features: Tensor, amount: int, *, num_prefix: int) -> Tensor:
     of_second = torch.where(columns < odd, 2 * columns + 1, num_prefix + firsts - amount - even + columns - odd)
     of_first = torch.zeros_like(order).scatter(1, staying, of_staying.expand_as(staying))
     of_first = of_first.scatter(1, leaving, of_second[partner.gather(1, leaving)])
-    woven = torch.arange(firsts + seconds, device=features.device)
-    woven = woven // 2 + firsts * (woven % 2)  # token 2 i is the i-th of the first set, 2 i + 1 of the second
-    return torch.cat([of_first, of_second.expand(order.shape[0], -1)], dim=1)[:, woven]
+    interleaved = torch.arange(firsts + seconds, device=features.device)
+    interleaved = interleaved // 2 + firsts * (
+        interleaved % 2
+    )  # token 2 i is i-th of the first set, 2 i + 1 of the second
+    return torch.cat([of_first, of_second.expand(order.shape[0], -1)], dim=1)[:, interleaved]
 
 
 def merge(tokens: Tensor, sizes: Tensor, moved: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The mean of all tokens that go to one place, weighted by their sizes: B T D, B T -> B count D, B count."""
+    """The mean of all tokens with the same new index, weighted by size: B T D, B T -> B count D, B count."""
     weighted = tokens * sizes[..., None]
     total = weighted.new_zeros(tokens.shape[0], count, tokens.shape[2])
     total = total.scatter_add(1, moved[..., None].expand_as(weighted), weighted)

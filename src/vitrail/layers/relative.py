@@ -20,7 +20,7 @@ class RelativeConfig(PositionConfig, kind="relative"):
 
 
 class RelativeBias(Gridded):
-    """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets, and three entries that touch the prefix."""
+    """A bias A P+N P+N from a table of (2h-1)(2w-1) offsets and three entries for the prefix."""
 
     def __init__(self, num_heads: int, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
@@ -33,15 +33,19 @@ class RelativeBias(Gridded):
         return self.strips(grid).whole()
 
     def strips(self, grid: Grid) -> Strips:
-        """The same bias, before its pairs are written out."""
+        """The same bias in compact form, without a value for every pair."""
         (rows, columns), table = grid, self._table_at(grid).T  # A (2h-1)(2w-1)+3
         offsets, extra = table.tensor_split([(2 * rows - 1) * (2 * columns - 1)], dim=1)
         strips = in_strips(offsets.unflatten(1, (2 * rows - 1, 2 * columns - 1)))
         if self.num_prefix == 0:
             return Strips(strips, extra, extra[..., None].expand(-1, -1, rows * columns))  # A 0 and A 0 N
         to_patch, from_patch, within = extra.split(1, dim=1)  # A 1 each
-        asked = torch.cat([within.expand(-1, self.num_prefix), to_patch.expand(-1, rows * columns)], dim=1)  # A P+N
-        return Strips(strips, from_patch.expand(-1, self.num_prefix), asked[:, None].expand(-1, self.num_prefix, -1))
+        prefix_queries = torch.cat(
+            [within.expand(-1, self.num_prefix), to_patch.expand(-1, rows * columns)], dim=1
+        )  # A P+N
+        return Strips(
+            strips, from_patch.expand(-1, self.num_prefix), prefix_queries[:, None].expand(-1, self.num_prefix, -1)
+        )
 
     def resize(self, grid: Grid) -> None:
         """Resamples the table in place."""
@@ -50,7 +54,7 @@ class RelativeBias(Gridded):
         self.grid = grid
 
     def _table_at(self, grid: Grid) -> Tensor:
-        """The table resampled to a grid; what touches the prefix stays."""
+        """The table resampled to a grid; the entries of the prefix stay."""
         if grid == self.grid:
             return self.table
         old, new = ((2 * h - 1, 2 * w - 1) for h, w in (self.grid, grid))
@@ -59,9 +63,9 @@ class RelativeBias(Gridded):
 
 
 def relative_index(grid: Grid, num_prefix: int) -> Tensor:
-    """Which entry of the table each pair of tokens reads, query by key: P+N P+N.
+    """The index of the table's entry for each pair of tokens, query by key: P+N P+N.
 
-    The last three entries, where there is a prefix: prefix to patch, patch to prefix, prefix to prefix.
+    With a prefix, the last three entries are: prefix to patch, patch to prefix, prefix to prefix.
     """
     rows, columns = grid
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")

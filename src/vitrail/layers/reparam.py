@@ -1,4 +1,4 @@
-"""Layers that learn with several branches and infer with one convolution: structural re-parameterisation.
+"""Structural re-parameterisation: several branches in training, one convolution in inference.
 
 RepVGG (Ding et al. 2021, arXiv:2101.03697), MobileOne (Vasu et al. 2022, arXiv:2206.04040), RepLKNet (Ding et al. 2022,
 arXiv:2203.06717), FastViT (Vasu et al. 2023, arXiv:2303.14189).
@@ -17,9 +17,9 @@ from vitrail.layers.stage import OnTokens
 
 
 class RepConv(Fusable):
-    """The sum of convolutions of several sizes, each with its batch norm, and of a batch norm alone where asked.
+    """The sum of convolutions of several sizes, each with a batch norm, and with `identity` of a batch norm alone.
 
-    B C H W -> B D h w. All are linear in evaluation, and so is their sum: one convolution of the largest size.
+    B C H W -> B D h w. In evaluation all are linear, so their sum is one convolution of the largest size.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RepConv(Fusable):
 
 
 class RepMixer(Fusable):
-    """Mixes neighbours, less what a batch norm leaves of the cell, on a residual branch: B D h w -> B D h w.
+    """Token mixing by depth-wise convolutions on a residual branch: B D h w -> B D h w.
 
     x + gain (mix(x) - norm(x)), which is one depth-wise convolution in evaluation (arXiv:2303.14189, equation 3).
     """
@@ -87,7 +87,7 @@ class RepMixer(Fusable):
 
 
 class RepPosition(Fusable):
-    """Adds a depth-wise convolution, by which cells learn where they are: B D h w -> B D h w (arXiv:2102.10882)."""
+    """Conditional positions: adds a depth-wise convolution: B D h w -> B D h w (arXiv:2102.10882)."""
 
     def __init__(self, dim: int, *, kernel: int = 7) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class RepPosition(Fusable):
 def mobile_one(
     channels: int, dim: int, kernel: int, *, stride: int = 1, groups: int = 1, squeeze: int = 0
 ) -> nn.Sequential:
-    """MobileOne's block, B C H W -> B D h w: a convolution, one of 1 x 1 and the identity where it fits, then GELU.
+    """MobileOne's block, B C H W -> B D h w: a convolution, a 1 x 1 one, the identity if shapes are equal, then GELU.
 
     `squeeze` is the hidden width of a squeeze-excite before the activation, 0 for none.
     """
@@ -119,24 +119,24 @@ def mobile_one(
 
 
 def identity_conv(like: nn.BatchNorm2d, groups: int) -> nn.Conv2d:
-    """A convolution of 1 x 1 that changes nothing, for as many channels as a norm has."""
+    """A 1 x 1 convolution that is the identity, for the channels of a norm."""
     conv = nn.Conv2d(like.num_features, like.num_features, 1, groups=groups, bias=False)
     nn.init.dirac_(conv.weight, groups)
     return conv.to(like.weight).train(like.training)
 
 
 def padded(weight: Tensor, kernel: int) -> Tensor:
-    """The weights of a convolution as those of a larger one, D C k k -> D C kernel kernel, with zeros around."""
+    """The weights of a convolution, padded with zeros to a larger kernel: D C k k -> D C kernel kernel."""
     margin = (kernel - weight.shape[-1]) // 2
     return F.pad(weight, (margin,) * 4)
 
 
 def with_identity(weight: Tensor) -> Tensor:
-    """The weights D 1 k k of a depth-wise convolution of which the input is added to the output."""
+    """The weights D 1 k k of a depth-wise convolution, plus the identity."""
     centre = torch.ones_like(weight[..., :1, :1])
     return weight + padded(centre, weight.shape[-1])
 
 
 def sum_of(parts: Sequence[Tensor | None]) -> Tensor:
-    """The sum of tensors, of which none is missing."""
+    """The sum of tensors; None is skipped."""
     return torch.stack([part for part in parts if part is not None]).sum(dim=0)

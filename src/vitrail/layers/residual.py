@@ -1,4 +1,4 @@
-"""What happens to a branch before it joins the residual stream: LayerScale and DropPath."""
+"""Layers on residual branches: LayerScale and DropPath."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from vitrail.errors import ConfigError
 
 
 class LayerScale(nn.Module):
-    """A learned gain per channel, ... D -> ... D, small at the start (Touvron et al. 2021, arXiv:2103.17239)."""
+    """A learned gain per channel, ... D -> ... D, initially small (Touvron et al. 2021, arXiv:2103.17239)."""
 
     def __init__(self, dim: int, value: float) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Drops a sample's whole branch in training and rescales the rest (Huang et al. 2016, arXiv:1603.09382)."""
+    """Drops the whole branch of random samples in training and rescales the others (arXiv:1603.09382)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0.0:
             return branch
         keep = 1.0 - self.rate
-        # Not bernoulli_: compiled, it would hold the rate fast, and blocks of other rates would be compiled anew.
+        # Not bernoulli_: torch.compile would make the rate a constant and recompile blocks with other rates.
         kept = torch.rand(branch.shape[0], *[1] * (branch.ndim - 1), device=branch.device) < keep
         return branch * (kept / keep).to(branch.dtype)
 

@@ -1,4 +1,4 @@
-"""Patches of what a ResNet sees: the hybrid of convolutions and a ViT (Dosovitskiy et al. 2020, arXiv:2010.11929)."""
+"""Hybrid patch embedding: patches of the feature map of a ResNet (Dosovitskiy et al. 2020, arXiv:2010.11929)."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from vitrail.layers.patch import Grid, PatchConfig, PatchConv, patch_grid
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetPatchConfig(PatchConfig, kind="resnet"):
-    """A BiT ResNet (Kolesnikov et al. 2019, arXiv:1912.11370), then one linear map per patch of its map.
+    """A BiT ResNet (Kolesnikov et al. 2019, arXiv:1912.11370), then one linear map per patch of its feature map.
 
-    The ResNet's stem is `width` wide and quarters the image; each stage has as many blocks as `depths` says, the first
-    is four times as wide, and each after it is twice as wide and half as fine. `size` counts pixels of its map.
+    The stem has the width `width` and stride 4; `depths` are the blocks of each stage. The first stage has four times
+    the width, each later one doubles the width and halves the resolution. `size` is in pixels of the feature map.
     """
 
     size: tuple[Count, Count] = (8, 8)
@@ -27,7 +27,7 @@ class ResNetPatchConfig(PatchConfig, kind="resnet"):
 
     @property
     def scale(self) -> int:
-        """How many pixels of the image are one of the map, on each side."""
+        """The stride of the feature map, in pixels of the image."""
         return 4 << max(len(self.depths) - 1, 0)
 
     def grid(self, image_size: tuple[int, int]) -> Grid:
@@ -68,7 +68,7 @@ class ResNetPatch(nn.Module):
 class StdConvNorm(nn.Module):
     """Standardised convolution, group norm, activation: B C H W -> B D h w (Wu and He 2018, arXiv:1803.08494).
 
-    `gain` is what the norm's gain starts from; a width that 32 does not divide has fewer groups.
+    `gain` is the initial gain of the norm; the norm has 32 groups, or fewer if the width is not divisible by 32.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class StdConv(nn.Conv2d):
 
 
 def pad_same(maps: Tensor, kernel: tuple[int, int], stride: tuple[int, int], value: float = 0.0) -> Tensor:
-    """Pads B C H W so that a window gives a value at every stride, as TensorFlow does: what is odd goes to the end."""
+    """Pads B C H W as TensorFlow's "SAME" does; the odd pixel is added at the end."""
     (top, bottom), (left, right) = (
         _padding(length, window, step) for length, window, step in zip(maps.shape[2:], kernel, stride, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Rotary positions in two dimensions: queries and keys turn by an angle that depends on row and column."""
+"""Rotary position embeddings in two dimensions: queries and keys are rotated by angles from row and column."""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from vitrail.layers.position import Gridded, PositionConfig, frequencies
 class RopeConfig(PositionConfig, kind="rope"):
     """RoPE in 2-D (RoFormer, arXiv:2104.09864; EVA-02, arXiv:2303.11331; DINOv3, arXiv:2508.10104).
 
-    `coordinates`: "index" counts patches, scaled to `reference` where given (EVA); "centred" maps patch centres to
-    [-1, 1] on each axis and whole turns (DINOv3). `pairs`: which two channels turn together, neighbours (EVA) or
-    channel i with i + d/2 (DINOv3).
+    `coordinates`: "index" counts patches, scaled to `reference` if given (EVA); "centred" maps patch centres to
+    [-1, 1] on each axis, times 2 pi (DINOv3). `pairs`: which two channels are rotated together, neighbours (EVA) or
+    channels i and i + d/2 (DINOv3).
     """
 
     theta: Positive = 10_000.0
@@ -33,7 +33,7 @@ class RopeConfig(PositionConfig, kind="rope"):
 
 
 class Rope(Gridded):
-    """Turns queries or keys, B A P+N d -> B A P+N d; prefix tokens stay as they are (an angle of zero)."""
+    """Rotates queries or keys, B A P+N d -> B A P+N d; prefix tokens are not rotated (angle zero)."""
 
     cos: Tensor
     sin: Tensor
@@ -41,7 +41,7 @@ class Rope(Gridded):
     def __init__(self, head_dim: int, config: RopeConfig, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
         if head_dim % 4:
-            raise ConfigError(f"rope needs a head width that divides by 4; head_dim is {head_dim}")
+            raise ConfigError(f"head_dim is {head_dim}; with rope positions it must be divisible by 4")
         self.head_dim, self.config, self.num_prefix = head_dim, config, num_prefix
         cos, sin = self._tables(grid)
         self.register_buffer("cos", cos, persistent=False)
@@ -62,12 +62,12 @@ class Rope(Gridded):
         return angles.cos(), angles.sin()
 
     def resize(self, grid: Grid) -> None:
-        """Computes the tables anew."""
+        """Recomputes the tables."""
         self.grid = grid
         self.reset_tables(self.cos)
 
     def reset_tables(self, like: Tensor) -> None:
-        """Computes the tables anew, on the device and in the type of `like`."""
+        """Recomputes the tables, on the device and in the type of `like`."""
         self.cos, self.sin = (table.to(like) for table in self._tables(self.grid))
 
     def forward(self, heads: Tensor, grid: Grid) -> Tensor:

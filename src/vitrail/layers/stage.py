@@ -1,4 +1,4 @@
-"""A stage of a pyramid: downsampling, then blocks, on maps or on tokens."""
+"""A stage of a hierarchical model: downsampling, then blocks, on maps or on tokens."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
@@ -14,14 +14,14 @@ Run = Callable[..., Tensor]  # calls a block with its inputs; a backbone's recom
 
 
 class State(NamedTuple):
-    """What flows through the blocks of a stage: a map B D h w, or tokens B P+N D, and the grid of the patches."""
+    """The state between the blocks of a stage: a map B D h w, or tokens B P+N D, and the grid of the patches."""
 
     x: Tensor
     grid: Grid
 
 
 class Stage(nn.Module):
-    """B C H W -> B D h w and the prefix tokens B P D that the stage added, usually none."""
+    """B C H W -> B D h w and the prefix tokens B P D, usually none."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, downsample: nn.Module | None = None) -> None:
         super().__init__()
@@ -30,26 +30,26 @@ class Stage(nn.Module):
 
     @abstractmethod
     def enter(self, maps: Tensor) -> State:
-        """The map of the stage before, B C H W -> what the first block reads."""
+        """The map of the previous stage, B C H W -> the input of the first block."""
 
     def receive(self, maps: Tensor, prefix: Tensor) -> State:
-        """As `enter`, where the prefix tokens B P C of the stage before are at hand; most stages leave them behind."""
+        """Like `enter`, with the prefix tokens B P C of the previous stage, which most stages drop."""
         return self.enter(maps)
 
     @abstractmethod
     def step(self, block: nn.Module, state: State, run: Run) -> State:
-        """Through one block."""
+        """Runs one block."""
 
     @abstractmethod
     def level(self, state: State) -> tuple[Tensor, Tensor]:
         """The map B D h w and the prefix tokens B P D of a state."""
 
     def leave(self, state: State) -> tuple[Tensor, Tensor]:
-        """The map B D h w and the prefix tokens B P D that the stage answers with."""
+        """The map B D h w and the prefix tokens B P D that the stage returns."""
         return self.level(state)
 
     def forward(self, maps: Tensor, prefix: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-        """B C H W and B P C of the stage before -> B D h w and B P D."""
+        """B C H W and B P C of the previous stage -> B D h w and B P D."""
         state = self.receive(maps, prefix)
         for block in self.blocks:
             state = self.step(block, state, run)
@@ -60,12 +60,12 @@ class MapStage(Stage):
     """Blocks are `block(maps) -> maps`, B D h w."""
 
     def enter(self, maps: Tensor) -> State:
-        """The map of the stage before, B C H W -> what the first block reads."""
+        """The map of the previous stage, B C H W -> the input of the first block."""
         maps = self.downsample(maps)
         return State(maps, (maps.shape[2], maps.shape[3]))
 
     def step(self, block: nn.Module, state: State, run: Run) -> State:
-        """Through one block."""
+        """Runs one block."""
         return State(run(block, state.x), state.grid)
 
     def level(self, state: State) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ class MapStage(Stage):
 
 
 class TokenStage(Stage):
-    """Blocks are `block(tokens, grid) -> tokens`, B P+N D; `norm` stands at the end of the stage, over tokens."""
+    """Blocks are `block(tokens, grid) -> tokens`, B P+N D; `norm` normalises the tokens at the end of the stage."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class TokenStage(Stage):
         self.norm = nn.Identity() if norm is None else norm
 
     def enter(self, maps: Tensor) -> State:
-        """The map of the stage before, B C H W -> the tokens that the first block reads."""
+        """The map of the previous stage, B C H W -> the tokens of the first block."""
         maps = self.downsample(maps)
         grid = (maps.shape[2], maps.shape[3])
         tokens = self.prefix(to_tokens(maps))
         return State(tokens if self.position is None else self.position(tokens, grid), grid)
 
     def step(self, block: nn.Module, state: State, run: Run) -> State:
-        """Through one block."""
+        """Runs one block."""
         return State(run(block, state.x, state.grid), state.grid)
 
     def level(self, state: State) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ class TokenStage(Stage):
         return to_map(state.x[:, num_prefix:], state.grid), state.x[:, :num_prefix]
 
     def leave(self, state: State) -> tuple[Tensor, Tensor]:
-        """The map B D h w and the prefix tokens B P D that the stage answers with."""
+        """The map B D h w and the prefix tokens B P D that the stage returns."""
         return self.level(State(self.norm(state.x), state.grid))
 
 
@@ -127,7 +127,7 @@ def to_map(patches: Tensor, grid: Grid) -> Tensor:
 
 
 class OnTokens(nn.Module):
-    """A layer for tokens, such as a norm, put to maps: B D h w -> B D h w."""
+    """Applies a layer for tokens, such as a norm, to maps: B D h w -> B D h w."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

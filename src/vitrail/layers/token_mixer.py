@@ -1,4 +1,4 @@
-"""Mixers of tokens that are no attention: pooling and separable convolution."""
+"""Token mixers without attention: pooling and separable convolution."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from vitrail.layers.stage import to_map, to_tokens
 
 
 def pool_difference(maps: Tensor, size: int = 3) -> Tensor:
-    """The mean of each cell's neighbourhood, less the cell: B D h w -> B D h w (Yu et al. 2021, arXiv:2111.11418)."""
+    """The mean of each cell's neighbourhood minus the cell: B D h w -> B D h w (Yu et al. 2021, arXiv:2111.11418)."""
     return F.avg_pool2d(maps, size, stride=1, padding=size // 2, count_include_pad=False) - maps
 
 
@@ -22,7 +22,7 @@ class PoolMixer(nn.Module):
 
 
 class SepConvMixer(nn.Module):
-    """Expand, filter each channel alone, project: B N D -> B N D (separable convolution, as in arXiv:2210.13452)."""
+    """Expand, depth-wise convolution, project: B N D -> B N D (separable convolution, as in arXiv:2210.13452)."""
 
     def __init__(self, dim: int, *, ratio: float = 2.0, kernel: int = 7) -> None:
         super().__init__()

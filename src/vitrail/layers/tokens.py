@@ -1,11 +1,11 @@
-"""Tokens that are no patch: class, distillation and registers, in this order before the patches."""
+"""Prefix tokens: class, distillation and register tokens, in this order before the patches."""
 
 import torch
 from torch import Tensor, nn
 
 
 class PrefixTokens(nn.Module):
-    """Puts learned tokens before the patches: B N D -> B P+N D.
+    """Prepends learned tokens to the patches: B N D -> B P+N D.
 
     Class token: arXiv:2010.11929; distillation token: arXiv:2012.12877; registers: arXiv:2309.16588.
     """

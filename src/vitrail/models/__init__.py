@@ -1,1 +1,1 @@
-"""Layers -> backbones: one file a family, and the registry that knows them all."""
+"""Backbones: one file per family, and the registry of all families."""

@@ -1,4 +1,4 @@
-"""ConvNeXt (Liu et al. 2022, arXiv:2201.03545): a ResNet with everything that transformers brought but attention."""
+"""ConvNeXt (Liu et al. 2022, arXiv:2201.03545): a ResNet with the design choices of transformers, without attention."""
 
 from dataclasses import dataclass
 
@@ -23,26 +23,26 @@ _NORM = LayerNormConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNeXtConfig(StagedConfig):
-    """Widths and depths of four stages; the last norm stands over the pooled vector, with an eps of its own."""
+    """Widths and depths of four stages; the last norm is applied to the pooled vector, with its own eps."""
 
     dynamic_size: bool = True
     layer_scale: Positive | None = 1e-6
     pool_norm_eps: Positive = 1e-6
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """The grid of each level for an image size, fine to coarse: strides 4, 8, 16, 32; what is over is left out."""
+        """The grid of each level for an image size, fine to coarse: strides 4, 8, 16, 32, rounded down."""
         height, width = image_size
         least = 4 << (len(self.depths) - 1)
         if min(image_size) < least:
             raise InputError(
-                f"an image of {height} x {width} pixels is too small for {len(self.depths)} stages; the nearest size "
-                f"that fits is {max(height, least)} x {max(width, least)}"
+                f"image size {height} x {width} is too small for {len(self.depths)} stages; the nearest size that fits "
+                f"is {max(height, least)} x {max(width, least)}"
             )
         return tuple((height // step, width // step) for step in (4 << stage for stage in range(len(self.depths))))
 
 
 class ConvNeXtBlock(nn.Module):
-    """B D h w -> B D h w: each channel alone over 7 x 7 pixels, then each pixel alone through an MLP."""
+    """B D h w -> B D h w: a 7 x 7 depth-wise convolution, then an MLP per pixel."""
 
     def __init__(self, dim: int, *, layer_scale: float | None, drop_path: float) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ConvNeXt(Staged):
-    """Patches of 4 x 4 pixels, then stages of blocks; each but the first merges 2 x 2 pixels before."""
+    """Patches of 4 x 4 pixels, then stages of blocks; all but the first stage start by merging 2 x 2 pixels."""
 
     config: ConvNeXtConfig
 
@@ -124,8 +124,8 @@ CONVNEXT = Family(
     config=ConvNeXtConfig,
     module=ConvNeXt,
     paper="arXiv:2201.03545",
-    idea="A ResNet takes over patches, wide kernels, inverted bottlenecks, LayerNorm and GELU from transformers. "
-    "Without any attention it matches them, so that attention alone cannot be what makes them good.",
+    idea="A ResNet with patches, large kernels, inverted bottlenecks, LayerNorm and GELU, as in transformers. "
+    "Without attention it is as accurate, which shows that attention is not the only reason for their accuracy.",
     use="A strong convolutional backbone for dense prediction and for images of any size.",
     presets={f"convnext_{size}": _preset(size) for size in _SIZES},
 )

@@ -1,4 +1,4 @@
-"""CvT (Wu et al. 2021, arXiv:2103.15808): convolutions embed the tokens and project queries, keys and values."""
+"""CvT (Wu et al. 2021, arXiv:2103.15808): convolutions for token embedding and for queries, keys and values."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ from vitrail.models.pyramid import Pyramid, PyramidConfig
 
 @dataclass(frozen=True, kw_only=True)
 class CvTConfig(PyramidConfig):
-    """Three stages without positions: the convolutions tell patches where they are."""
+    """Three stages without positions: the convolutions encode them."""
 
     dynamic_size: bool = True
     mlp_ratios: tuple[Positive, ...] = (4.0, 4.0, 4.0)
     norm: NormConfig = LayerNormConfig(eps=1e-5)
 
     def windows(self) -> list[Window]:
-        """What one token of each stage is made from: 7 x 7 pixels, then 3 x 3 tokens of the stage before."""
+        """The embedding of each stage: 7 x 7 pixels, then 3 x 3 tokens of the previous stage."""
         return [Window(7, 4, 2)] + [Window(3, 2, 1)] * (len(self.depths) - 1)
 
     def attention(self, stage: int) -> ConvProjectionConfig:
@@ -31,15 +31,15 @@ class CvTConfig(PyramidConfig):
         return ConvProjectionConfig()
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """The grid of each level for an image size, or an error that names the smallest that fits."""
+        """The grid of each level for an image size; raises InputError if the image is too small."""
         if min(image_size) < 3:
             height, width = image_size
-            raise InputError(f"an image of {height} x {width} pixels is too small; the smallest that fits is 3 x 3")
+            raise InputError(f"image size {height} x {width} is too small: must be at least 3 x 3")
         return super().grids(image_size)
 
 
 class CvT(Pyramid):
-    """A class token joins the patches in the last stage, and passes around its convolutions."""
+    """The class token is added in the last stage; it skips the convolutions."""
 
     config: CvTConfig
     class_token = True
@@ -55,9 +55,9 @@ CVT = Family(
     config=CvTConfig,
     module=CvT,
     paper="arXiv:2103.15808",
-    idea="Small depth-wise convolutions stand before the linear maps that make queries, keys and values, overlapping "
-    "ones between the stages. They bring what a CNN knows of neighbours, so that positions can be left out.",
-    use="Few data or changing image sizes, where a plain ViT of this size would need more of both.",
+    idea="Small depth-wise convolutions before the linear maps to queries, keys and values, and overlapping "
+    "convolutions between the stages. They have the locality of a CNN, so that positions are not needed.",
+    use="Small datasets or varying image sizes, where a plain ViT of this size would need more data.",
     presets={
         "cvt_13": Preset(
             CvTConfig(dims=(64, 192, 384), depths=(1, 2, 10), num_heads=(1, 3, 6)),

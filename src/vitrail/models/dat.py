@@ -1,4 +1,4 @@
-"""DAT: windows below, above them points that move to what matters (Xia et al. 2022, arXiv:2201.00520)."""
+"""DAT: window attention in the early stages, deformable attention in the late ones (arXiv:2201.00520)."""
 
 from dataclasses import dataclass
 
@@ -23,10 +23,10 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DATConfig(StagedConfig):
-    """Widths, blocks and heads of each stage, and which stages are `deformable`.
+    """Widths, blocks and heads of each stage; `deformable` selects stages with deformable attention.
 
-    Blocks with windows alternate with shifted ones or, in a deformable stage, with such whose keys are read at learned
-    points. `group_heads` heads share their points, which a network with a convolution of `kernels` moves by up to
+    Blocks with windows alternate with blocks with shifted windows or, in a deformable stage, with deformable attention.
+    `group_heads` heads share their points, which a network with convolutions of size `kernels` moves by up to
     `reach` / 2 patches.
     """
 
@@ -41,14 +41,14 @@ class DATConfig(StagedConfig):
     dropout: Rate = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses lists that do not have one entry a stage, and heads that cannot share points."""
+        """Raises ConfigError if a list does not have one entry per stage, or heads do not divide into groups."""
         super().__post_init__()
         for name in ("deformable", "kernels"):
             if len(getattr(self, name)) != len(self.depths):
-                raise ConfigError(f"{name} has {len(getattr(self, name))} entries, depths {len(self.depths)}")
+                raise ConfigError(f"{name} has {len(getattr(self, name))} entries, but depths has {len(self.depths)}")
         for heads, deformable in zip(self.num_heads, self.deformable, strict=True):
             if deformable and heads % min(heads, self.group_heads):
-                raise ConfigError(f"{heads} heads do not divide into groups of {self.group_heads} that share points")
+                raise ConfigError(f"{heads} heads are not divisible by group_heads {self.group_heads}")
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level for an image size, fine to coarse, or an error that names a size that fits."""
@@ -57,7 +57,7 @@ class DATConfig(StagedConfig):
         return tuple((rows << finer, columns << finer) for finer in reversed(range(len(self.depths))))
 
     def attention(self, level: int, block: int) -> AttentionConfig:
-        """What a block of a stage looks with."""
+        """The attention of a block of a stage."""
         if not self.deformable[level]:
             return WideShiftConfig(size=self.window)
         if block % 2 == 0:
@@ -67,7 +67,7 @@ class DATConfig(StagedConfig):
 
 
 class DAT(Staged):
-    """Patches of 4 pixels; each stage but the first joins four of them by one linear map."""
+    """Patches of 4 pixels; all stages but the first start by merging 2 x 2 patches with a linear map."""
 
     config: DATConfig
 
@@ -80,7 +80,7 @@ class DAT(Staged):
         )
         self.norm = config.norm.build(config.dims[-1])
         self.head = self.new_head()
-        # The authors' code leaves torch's own fresh weights in all other layers.
+        # As in the authors' code, all other layers keep torch's default initialisation.
         initialise(self.head, "trunc_normal", name="head")
         for module in self.modules():
             if isinstance(module, TableBias):
@@ -104,7 +104,7 @@ class DAT(Staged):
 
 @dataclass(frozen=True, kw_only=True)
 class WideShiftConfig(WindowConfig):
-    """Windows that shift by half of their size rounded up: by 4 of 7, where Swin's shift by 3."""
+    """Windows that shift by half of their size rounded up: 7 by 4, where Swin's shift by 3."""
 
     def build(self, site: Site) -> Attention:
         """The layer for one block."""
@@ -115,7 +115,7 @@ class WideShiftAttention(WindowAttention):
     """B P+N D -> B P+N D."""
 
     def windows(self, grid: Grid) -> Windows:
-        """How this layer cuts a grid."""
+        """The windows of this layer on a grid."""
         windows = super().windows(grid)
         (rows, columns), (down, right) = windows.size, windows.shift
         return windows._replace(shift=(rows - down if down else 0, columns - right if right else 0))
@@ -139,8 +139,8 @@ DAT_FAMILY = Family(
     config=DATConfig,
     module=DAT,
     paper="arXiv:2201.00520",
-    idea="Keys are read at points that a small network moves to what matters in this image, shared by all queries. "
-    "The first stages, where such points would be many, have windows instead.",
+    idea="Keys are sampled at points that a small network moves to the important regions of the image; all queries "
+    "share them. The first stages, which would need too many points, use windows instead.",
     use="When objects vary in size and shape, and detection or segmentation follows; windows alone are faster.",
     presets={
         "dat_tiny": _size("tiny", 96, 6, heads=3),

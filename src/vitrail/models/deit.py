@@ -14,20 +14,20 @@ from vitrail.models.vit import ViT, ViTConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DeiTConfig(ViTConfig):
-    """A ViT config; the distillation token and its head come with the family."""
+    """A ViT config; all models of this family have a distillation token and its head."""
 
     init: Scheme = "trunc_normal"
 
 
 class DeiT(Distilled, ViT):
-    """Two tokens, two heads: training gives each its own loss, `classify` answers with their mean."""
+    """Two tokens, two heads: in training each has its own loss, `classify` returns their mean."""
 
     distillation = True
 
     def __init__(self, config: DeiTConfig) -> None:
         if not config.class_token or config.pool.width(config.dim) != config.dim:
             raise ConfigError(
-                f"a distilled model needs a class token and a pool of the width of one token; class_token is "
+                f"a distilled model needs class_token=True and a pool with the width of one token; class_token is "
                 f"{config.class_token}, pool is {config.pool.kind!r}"
             )
         super().__init__(config)
@@ -53,8 +53,8 @@ DEIT = Family(
     config=DeiTConfig,
     module=DeiT,
     paper="arXiv:2012.12877",
-    idea="A ViT that learns from ImageNet alone: a second token learns from a teacher, usually a CNN.",
-    use="When a teacher is at hand: for the same size it is more accurate than a ViT trained on labels alone.",
+    idea="A ViT trained on ImageNet alone: a second token is trained by distillation from a teacher, usually a CNN.",
+    use="With a teacher: more accurate than a ViT of the same size that is trained on labels alone.",
     presets={
         "deit_tiny_distilled_patch16": _size(192, 3),
         "deit_small_distilled_patch16": _size(384, 6),

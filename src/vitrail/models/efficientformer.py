@@ -1,4 +1,4 @@
-"""EfficientFormer: pooling on maps, then attention on tokens where they are few (Li et al. 2022, arXiv:2206.01191)."""
+"""EfficientFormer: pooling on maps, then attention on the tokens of the last stage (arXiv:2206.01191)."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ NORM = LayerNormConfig(eps=1e-5)
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientFormerConfig(FusedConfig):
-    """The last `attention_blocks` of the last stage attend, all of them where it has fewer; all others pool."""
+    """The last `attention_blocks` blocks of the last stage have attention; all others pool."""
 
     attention_blocks: Count
     mlp_ratio: Positive = 4.0
@@ -34,12 +34,12 @@ class EfficientFormerConfig(FusedConfig):
     dropout: Rate = 0.0
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """The grid of each level: a quarter of the image, then half of the level before, rounded up."""
+        """The grid of each level: a quarter of the image, then half of the previous level, rounded up."""
         return tuple(coarsened(image_size, 4 << stage) for stage in range(len(self.depths)))
 
 
 class EfficientFormer(Distilled, FusedStaged):
-    """A convolutional stem, stages that pool, and attention at the very end."""
+    """A convolutional stem, stages with pooling, and attention at the end."""
 
     config: EfficientFormerConfig
 
@@ -86,7 +86,7 @@ class MixedStage(TokenStage):
     """Blocks on maps, then blocks on tokens."""
 
     def step(self, block: nn.Module, state: State, run: Run) -> State:
-        """Through one block."""
+        """Runs one block."""
         if isinstance(block, Block):
             return super().step(block, state, run)
         return State(to_tokens(run(block, to_map(state.x, state.grid))), state.grid)
@@ -116,7 +116,7 @@ class PoolBlock(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MetaAttentionConfig(AttentionConfig):
-    """LeViT's attention with plain linear maps: no batch norms, no activation; only this family has it."""
+    """LeViT's attention with plain linear maps, without batch norms and activation; for this family only."""
 
     def build(self, site: Site) -> Attention:
         """The layer for one block."""
@@ -144,9 +144,9 @@ EFFICIENTFORMER = Family(
     config=EfficientFormerConfig,
     module=EfficientFormer,
     paper="arXiv:2206.01191",
-    idea="What a phone runs slowly is left out: maps stay maps while blocks pool, and are reshaped once, for a few "
-    "blocks of attention at the coarsest grid. Its sizes were found by measuring latency.",
-    use="On phones and other small devices, at one image size, after `model.fuse()`; a teacher makes it better.",
+    idea="Avoids operations that are slow on phones: most blocks pool on maps, which are reshaped to tokens only once, "
+    "for a few blocks of attention at the coarsest grid. Its sizes were chosen by measured latency.",
+    use="Phones and other small devices, at a fixed image size, after `model.fuse()`; better with a teacher.",
     presets={
         "efficientformer_l1": _size("l1", (48, 96, 224, 448), (3, 2, 6, 4), 1),
         "efficientformer_l3": _size("l3", (64, 128, 320, 512), (4, 4, 12, 6), 4),

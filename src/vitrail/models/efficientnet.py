@@ -1,4 +1,4 @@
-"""EfficientNet (Tan and Le 2019, arXiv:1905.11946): inverted residuals, made wider, deeper and finer all at once."""
+"""EfficientNet (Tan and Le 2019, arXiv:1905.11946): inverted residuals; width, depth and resolution scale together."""
 
 import math
 from dataclasses import dataclass
@@ -15,32 +15,32 @@ from vitrail.layers.stage import MapStage
 from vitrail.models.family import Family, Preset
 from vitrail.models.mobile import Mobile, MobileConfig
 
-# Kernel, stride and expansion of each group of blocks; a group that keeps the size belongs to the level before it.
+# Kernel, stride and expansion of each group of blocks; a group with stride 1 belongs to the level before it.
 GROUPS = ((3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 1, 6))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EfficientNetConfig(MobileConfig):
-    """Widths and depths of seven groups of blocks, which make five levels.
+    """Widths and depths of seven groups of blocks, in five levels.
 
-    `pad_after` says of the stem and of each group that halves the size whether its convolution is padded as in the
-    authors' code for even sizes, one pixel less above and to the left; an odd size is then rounded down.
+    `pad_after` has a flag for the stem and for each group with stride 2: whether its convolution is padded as in the
+    authors' code for even sizes, with one pixel less at the top and left; odd sizes are then rounded down.
     """
 
     eps: Positive = 1e-5
     pad_after: tuple[bool, ...] = (False,) * 5
 
     def __post_init__(self) -> None:
-        """Refuses another number of groups or of halvings."""
+        """Raises ConfigError for a wrong number of groups or of flags."""
         super().__post_init__()
         if len(self.pad_after) != self.num_levels:
-            raise ConfigError(f"pad_after has {len(self.pad_after)} entries; sizes are halved {self.num_levels} times")
+            raise ConfigError(f"pad_after has {len(self.pad_after)} entries; it needs {self.num_levels}, one per level")
         if len(self.depths) != len(GROUPS):
-            raise ConfigError(f"depths has {len(self.depths)} numbers; there are {len(GROUPS)} groups of blocks")
+            raise ConfigError(f"depths has {len(self.depths)} entries; it needs {len(GROUPS)}, one per group of blocks")
 
     @property
     def num_levels(self) -> int:
-        """How many maps of different sizes there are."""
+        """The number of levels."""
         return 5
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
@@ -53,7 +53,7 @@ class EfficientNetConfig(MobileConfig):
 
 
 class PadAfter(ConvNorm):
-    """A ConvNorm that halves the size and starts at the first pixel but kernel // 2 - 1: B C H W -> B D H/2 W/2."""
+    """A ConvNorm with stride 2 and kernel // 2 - 1 pixels of padding at the top and left: B C H W -> B D H/2 W/2."""
 
     def __init__(self, channels: int, dim: int, kernel: int, **options: Any) -> None:
         super().__init__(channels, dim, kernel, **options)
@@ -71,7 +71,7 @@ class PadAfter(ConvNorm):
 
 
 class EfficientNet(Mobile):
-    """Inverted residuals with squeeze-excite, a quarter as wide as what comes into the block."""
+    """Inverted residuals with squeeze-excite, whose hidden width is a quarter of the input of the block."""
 
     config: EfficientNetConfig
 
@@ -103,7 +103,7 @@ class EfficientNet(Mobile):
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)
-SCALES = {  # how much wider and deeper, and the image size
+SCALES = {  # factors of width and depth, and the image size
     "b0": (1.0, 1.0, 224),
     "b1": (1.0, 1.1, 240),
     "b2": (1.1, 1.2, 260),
@@ -116,13 +116,13 @@ SCALES = {  # how much wider and deeper, and the image size
 
 
 def _wider(dim: int, factor: float) -> int:
-    """The nearest multiple of 8 to a width, but not less than nine tenths of it."""
+    """The multiple of 8 nearest to a width, but at least 90% of it."""
     nearest = max(8, int(dim * factor + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * dim * factor else nearest
 
 
 def scaled(wider: float, deeper: float) -> dict[str, Any]:
-    """The widths and depths of a network that is wider and deeper than the smallest by two factors."""
+    """The widths and depths of the smallest network, scaled by two factors."""
     return {
         "dims": tuple(_wider(dim, wider) for dim in _DIMS),
         "depths": tuple(math.ceil(depth * deeper) for depth in _DEPTHS),
@@ -142,8 +142,8 @@ EFFICIENTNET = Family(
     config=EfficientNetConfig,
     module=EfficientNet,
     paper="arXiv:1905.11946",
-    idea="A small network of inverted residuals is found by search. Width, depth and image size then grow together by "
-    "one factor instead of one at a time.",
-    use="Few parameters and few operations for their accuracy, on processors more than on graphics cards.",
+    idea="A small network of inverted residuals, designed by architecture search. Width, depth and image size are "
+    "scaled together.",
+    use="Few parameters and operations for their accuracy; better suited to CPUs than to GPUs.",
     presets={f"efficientnet_{size}": _preset(size) for size in SCALES},
 )

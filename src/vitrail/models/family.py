@@ -1,4 +1,4 @@
-"""What a model family tells the registry about itself."""
+"""The entry of a model family in the registry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from vitrail.models.backbone import BackboneConfig
 
 
 class Preset(NamedTuple):
-    """A named size, and the published weights that fit it."""
+    """A named size, and the published weights for it."""
 
     config: BackboneConfig
     weights: str = ""
@@ -16,7 +16,7 @@ class Preset(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One file in `models/`: how its models are configured, built and named."""
+    """A family, one file in `models/`: how its models are configured, built and named."""
 
     name: str
     config: type[BackboneConfig]

@@ -1,4 +1,4 @@
-"""FastViT: a hybrid that learns with branches and infers without them (Vasu et al. 2023, arXiv:2303.14189)."""
+"""FastViT: a hybrid with branches in training that are merged for inference (arXiv:2303.14189)."""
 
 import copy
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Mixer = Literal["rep", "attention"]
 
 @dataclass(frozen=True, kw_only=True)
 class FastViTConfig(FusedConfig):
-    """Which mixer each stage has; a stage of attention begins with conditional positions."""
+    """The mixer of each stage; a stage with attention starts with conditional positions."""
 
     image_size: tuple[Count, Count] = (256, 256)
     mlp_ratios: tuple[Positive, ...]
@@ -37,13 +37,13 @@ class FastViTConfig(FusedConfig):
     dynamic_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses lists that do not have one entry a stage, and widths that no grouped convolution leads to."""
+        """Raises ConfigError for lists without one entry per stage, and widths that are not multiples."""
         super().__post_init__()
         if len(self.mixers) != len(self.depths):
-            raise ConfigError(f"mixers has {len(self.mixers)} entries, depths {len(self.depths)}; each is one a stage")
+            raise ConfigError(f"mixers has {len(self.mixers)} entries, but depths has {len(self.depths)}")
         for before, after in zip(self.dims, self.dims[1:], strict=False):
             if after % before:
-                raise ConfigError(f"dims: {after} is no multiple of the width before it, {before}")
+                raise ConfigError(f"dims: {after} is not a multiple of the previous width, {before}")
         check_heads(self.dims, self.mixers, head_dim=self.head_dim)
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
@@ -52,7 +52,7 @@ class FastViTConfig(FusedConfig):
 
 
 class FastViT(FusedStaged):
-    """A stem of MobileOne blocks, stages of RepMixer or attention, and a last, wide convolution."""
+    """A stem of MobileOne blocks, stages of RepMixer or attention, and a final, wider convolution."""
 
     config: FastViTConfig
 
@@ -89,11 +89,11 @@ class FastViT(FusedStaged):
 
     @property
     def width(self) -> int:
-        """The width of the vector that the head reads."""
+        """The width of the input of the head."""
         return 2 * self.config.dims[-1]
 
     def pooled(self, features: Features) -> Tensor:
-        """Features -> the vector B 2D that the head reads: the mean of the last map, made wider."""
+        """Features -> the input of the head, B 2D: the mean of the last map after a wider convolution."""
         return self.final(features.pyramid[-1]).mean(dim=(2, 3))
 
 
@@ -158,7 +158,7 @@ class NormAttention(Fusable):
         return self.mix(self.norm(maps))
 
     def fused(self) -> nn.Module:
-        """Attention whose queries, keys and values have a bias, in which the norm went."""
+        """Attention with a bias of queries, keys and values, which contains the folded norm."""
         mix = copy.deepcopy(self.mix)
         mix.attention.qkv = fold_batch_norm_before(self.norm, mix.attention.qkv)
         return mix
@@ -192,9 +192,9 @@ FASTVIT = Family(
     config=FastViTConfig,
     module=FastViT,
     paper="arXiv:2303.14189",
-    idea="Each layer learns as a sum of branches, and becomes one plain convolution by `model.fuse()`, with the same "
-    "outputs. The mixer drops its residual in this way; attention stands, if at all, in the last stage.",
-    use="Where latency counts, on phones and on graphics cards, at any image size.",
+    idea="Each layer is a sum of branches in training; `model.fuse()` merges them into one convolution with the same "
+    "output, including the residual connection of the mixer. Some sizes have attention in the last stage.",
+    use="Low latency on phones and GPUs, at any image size.",
     presets={
         "fastvit_t8": _fastvit("t8", (48, 96, 192, 384), _T8, 3.0, "rep"),
         "fastvit_t12": _fastvit("t12", _SMALL, _12, 3.0, "rep"),

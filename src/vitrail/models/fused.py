@@ -10,25 +10,25 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class FusedConfig(StagedConfig):
-    """`fused` says that the model is in the form for inference, so that it can be saved and loaded as such."""
+    """`fused`: whether the model is in its fused form for inference, so that it can be saved and loaded in it."""
 
     fused: bool = False
 
 
 class FusedStaged(Staged):
-    """A family builds itself as it learns, and calls `settle` at the end of its constructor."""
+    """A family builds its training form, and calls `settle` at the end of its constructor."""
 
     config: FusedConfig
 
     def settle(self) -> None:
-        """Brings a model that is just built into the form that its config asks for."""
+        """Fuses a new model if its config says so."""
         if self.config.fused:
             fuse(self)
 
     def fuse(self) -> Self:
-        """Folds, in place, batch norms and parallel branches into plain layers: the same outputs, fewer weights.
+        """Folds batch norms and parallel branches into plain layers, in place: the same outputs, fewer weights.
 
-        For inference: the norms keep the statistics that they have now, and stop learning.
+        For inference only: the statistics of the norms become constants.
         """
         if not self.config.fused:
             fuse(self)

@@ -4,7 +4,7 @@ from vitrail.layers.resnet_stem import ResNetPatchConfig
 from vitrail.models.family import Preset
 from vitrail.models.vit import ViTConfig
 
-_SIZES = {  # dim, depth, heads; blocks of the ResNet's stages, pixels of its map on each side of a patch
+_SIZES = {  # dim, depth, heads; blocks of the stages of the ResNet; patch size in pixels of its feature map
     "vit_tiny_r_s16_p8": ((192, 12, 3), (), 8),
     "vit_small_r26_s32": ((384, 12, 6), (2, 2, 2, 2), 1),
     "vit_base_r26_s32": ((768, 12, 12), (2, 2, 2, 2), 1),

@@ -18,17 +18,17 @@ _DRAWS = {normal_, uniform_, kaiming_uniform_, Tensor.normal_, Tensor.uniform_, 
 
 
 def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
-    """Fills a model, or the part of one that stands under `name`, with fresh weights.
+    """Initialises a model, or the part of one with the path `name`.
 
-    "paper": Xavier-uniform linear maps, LeCun-normal patches, a head of zeros (arXiv:2010.11929 and its JAX code).
-    "trunc_normal": a truncated normal of 0.02 for linear maps, tokens and positions (DeiT, arXiv:2012.12877).
+    "paper": Xavier-uniform linear maps, LeCun-normal patches, a zero head (arXiv:2010.11929 and its JAX code).
+    "trunc_normal": a truncated normal with std 0.02 for linear maps, tokens and positions (DeiT, arXiv:2012.12877).
     """
     for path, module in model.named_modules(prefix=name):
         if isinstance(module, nn.Linear):
             _linear(module, path, scheme)
         elif isinstance(module, nn.Conv2d) and scheme == "paper":
             fan_in = module.in_channels * module.kernel_size[0] * module.kernel_size[1]
-            std = math.sqrt(1 / fan_in) / 0.87962566103423978  # what cutting at two deviations takes away
+            std = math.sqrt(1 / fan_in) / 0.87962566103423978  # std of a normal truncated at 2 std
             trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
             if module.bias is not None:
                 zeros_(module.bias)
@@ -45,9 +45,9 @@ def initialise(model: nn.Module, scheme: Scheme, name: str = "") -> None:
 
 
 def initialise_convolutions(model: nn.Module, *, std: float | None = None) -> None:
-    """Fills the convolutions with a normal of variance 2 / fan-out, as rectifiers like it (arXiv:1502.01852).
+    """Initialises convolutions with a normal of variance 2 / fan-out, for ReLU (arXiv:1502.01852).
 
-    With `std`, with a truncated normal of this deviation instead.
+    With `std`, with a truncated normal of this standard deviation instead.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -67,7 +67,7 @@ def _linear(module: nn.Linear, path: str, scheme: Scheme) -> None:
     elif path.rsplit(".", maxsplit=1)[-1].endswith("head"):
         zeros_(module.weight)
     else:
-        # A fused projection is filled part by part, as if its maps stood alone.
+        # The parts of a combined projection are initialised as separate maps.
         for part in module.weight.chunk({"qkv": 3, "kv": 2}.get(path.rsplit(".", maxsplit=1)[-1], 1)):
             xavier_uniform_(part)
     if module.bias is not None:
@@ -77,13 +77,13 @@ def _linear(module: nn.Linear, path: str, scheme: Scheme) -> None:
             constant_(module.bias, 0.0)
 
 
-class Undrawn(TorchFunctionMode):
-    """While this is on, weights are zeros and not drawn, which takes most of the time of building: others follow."""
+class SkipInit(TorchFunctionMode):
+    """In this context, random initialisation only writes zeros: faster, for weights that are loaded later."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Whatever is called; zeros where it draws, which lie within all bounds that a draw may be repeated for."""
+        """Calls the function; a random fill writes zeros, which are within the bounds of any truncated distribution."""
         if func in _DRAWS:
             with torch.no_grad():
                 return (args[0] if args else (kwargs or {})["tensor"]).zero_()

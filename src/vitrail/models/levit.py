@@ -1,4 +1,4 @@
-"""LeViT (Graham et al. 2021, arXiv:2104.01136): a transformer made like a convnet, for fast inference."""
+"""LeViT (Graham et al. 2021, arXiv:2104.01136): a transformer with the structure of a CNN, for fast inference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from vitrail.models.initialise import initialise
 
 @dataclass(frozen=True, kw_only=True)
 class LeViTConfig(FusedConfig):
-    """Queries and keys are `head_dim` wide, values `value_ratio` times as much.
+    """The width of queries and keys is `head_dim`, that of values `value_ratio` times `head_dim`.
 
-    `distilled` adds a second head that learns from a teacher; the answer is the mean of both.
+    `distilled` adds a second head for distillation; the output is the mean of both heads.
     """
 
     num_heads: tuple[Count, ...]
@@ -38,7 +38,7 @@ class LeViTConfig(FusedConfig):
 
 
 class NormMLP(nn.Module):
-    """Linear, hard-swish, linear, each map with its batch norm: B N D -> B N D."""
+    """Linear, hard-swish, linear, each with a batch norm: B N D -> B N D."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class NormMLP(nn.Module):
 
 
 class LeViTBlock(nn.Module):
-    """Attention and MLP, each on a residual branch that begins as nothing: B N D -> B N D."""
+    """Attention and MLP, each on a residual branch that starts at zero: B N D -> B N D."""
 
     def __init__(self, site: Site, config: LeViTConfig, *, drop_path: float) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Downsample(nn.Module):
 
 
 class LeViT(Distilled, FusedStaged):
-    """Four convolutions, then stages of biased attention; batch norms everywhere, which `fuse` folds away."""
+    """Four convolutions, then stages of biased attention; `fuse` folds all batch norms."""
 
     config: LeViTConfig
 
@@ -111,14 +111,14 @@ class LeViT(Distilled, FusedStaged):
 
     @property
     def levels(self) -> Sequence[nn.Module]:
-        """What works on the grid of each level: the blocks of a stage, and the attention that leads to the next."""
+        """The modules of each level: the blocks of a stage, and the attention before the next stage."""
         after = [*(stage.get_submodule("downsample") for stage in self.stages[1:]), nn.Identity()]
         return tuple(
             nn.ModuleList([stage.get_submodule("blocks"), down]) for stage, down in zip(self.stages, after, strict=True)
         )
 
     def new_head(self) -> nn.Module:
-        """A fresh head behind a batch norm, which a fused model has no more; where there are no classes, none."""
+        """A new head with a batch norm, or without it in a fused model; the identity if there are no classes."""
         if not self.config.num_classes:
             return nn.Identity()
         kind = nn.Linear if self.config.fused else NormLinear
@@ -135,9 +135,9 @@ LEVIT = Family(
     config=LeViTConfig,
     module=LeViT,
     paper="arXiv:2104.01136",
-    idea="Convolutions make the image sixteen times smaller before the first attention, and attention itself halves "
-    "the map between stages. A learned bias for each distance stands for positions; batch norms fold into linear maps.",
-    use="Fast inference on CPUs and phones at one image size; call `model.fuse()` before export.",
+    idea="Convolutions reduce the image by 16 before the first attention, and attention itself halves the map between "
+    "stages. A learned bias for each distance replaces positions; batch norms fold into linear maps.",
+    use="Fast inference on CPUs and phones at a fixed image size; call `model.fuse()` before export.",
     presets={
         "levit_128s": _size("128S", (128, 256, 384), 16, (4, 6, 8), 2, 3, 4),
         "levit_128": _size("128", (128, 256, 384), 16, (4, 8, 12)),

@@ -1,4 +1,4 @@
-"""MetaFormer: one architecture, whatever mixes the tokens.
+"""MetaFormer: one architecture for several token mixers.
 
 PoolFormer: Yu et al. 2021, arXiv:2111.11418. PoolFormer v2, ConvFormer, CAFormer: Yu et al. 2022, arXiv:2210.13452.
 """
@@ -30,11 +30,11 @@ STEM, DOWNSAMPLE = Window(7, 4, 2), Window(3, 2, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class MetaFormerConfig(StagedConfig):
-    """Which mixer each stage has, and what stands around it; the defaults are those of the second paper.
+    """The mixer of each stage and the layers around it; the defaults are those of the second paper.
 
-    `embed_norm` normalises after the stem and before each downsampling. `res_scale` gives the stages, one flag each,
-    a gain on the residual stream. `final_norm` "map" stands over the last map and is of the blocks' kind, "pooled" is a
-    LayerNorm over the pooled vector. `mlp_head` classifies by an MLP with squared ReLU.
+    `embed_norm` normalises after the stem and before each downsampling. `res_scale` has a flag for each stage: whether
+    the residual stream has a gain. `final_norm` "map" normalises the last map, with the norm of the blocks; "pooled" is
+    a LayerNorm of the pooled vector. `mlp_head`: the head is an MLP with squared ReLU.
     """
 
     mixers: tuple[Mixer, ...]
@@ -50,11 +50,11 @@ class MetaFormerConfig(StagedConfig):
     dynamic_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses lists that do not have one entry a stage."""
+        """Raises ConfigError if a list does not have one entry per stage."""
         super().__post_init__()
         for name, each in (("mixers", self.mixers), ("res_scale", self.res_scale)):
             if len(each) != len(self.depths):
-                raise ConfigError(f"{name} has {len(each)} entries, depths {len(self.depths)}; each is one a stage")
+                raise ConfigError(f"{name} has {len(each)} entries, but depths has {len(self.depths)}")
         check_heads(self.dims, self.mixers, head_dim=self.head_dim)
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
@@ -69,7 +69,7 @@ class MetaFormerConfig(StagedConfig):
 
 
 class MetaFormer(Staged):
-    """Four stages of blocks that differ in their mixer alone."""
+    """Four stages of blocks that differ only in their mixer."""
 
     config: MetaFormerConfig
 
@@ -119,7 +119,7 @@ class MetaFormer(Staged):
 
 
 class MetaBlock(nn.Module):
-    """Mixer and MLP, each on a residual branch: B N D -> B N D; gains may stand on the branch and on the stream."""
+    """Mixer and MLP, each on a residual branch: B N D -> B N D; branch and stream may have gains."""
 
     def __init__(self, site: Site, config: MetaFormerConfig, *, stage: int, drop_path: float) -> None:
         super().__init__()
@@ -221,9 +221,9 @@ METAFORMER = Family(
     config=MetaFormerConfig,
     module=MetaFormer,
     paper="arXiv:2111.11418; arXiv:2210.13452",
-    idea="The frame of norm, mixer, MLP and residuals matters more than the mixer: even pooling does. Convolutions in "
-    "the early stages and attention in the late ones do best (CAFormer).",
-    use="When accuracy for its size counts, at any image size: CAFormer; PoolFormer to see what attention adds.",
+    idea="The structure of norm, mixer, MLP and residuals matters more than the mixer: even pooling works. Best are "
+    "convolutions in the early stages and attention in the late ones (CAFormer).",
+    use="High accuracy for its size, at any image size: CAFormer; PoolFormer as a baseline without attention.",
     presets={
         **{f"poolformer_{width[-1]}{depth}": _poolformer(width, depth) for width, depth in _POOL_SIZES},
         **{f"poolformerv2_{width[-1]}{depth}": _poolformer_v2(width, depth) for width, depth in _POOL_SIZES},

@@ -22,7 +22,7 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MixerConfig(StagedConfig):
-    """One stage; `token_ratio` is the hidden width of the MLP over tokens, relative to the width of a token."""
+    """One stage; `token_ratio` is the hidden width of the MLP over tokens, relative to the token width."""
 
     patch: PatchConfig = LinearPatchConfig()
     token_ratio: Positive = 0.5
@@ -31,15 +31,15 @@ class MixerConfig(StagedConfig):
     dropout: Rate = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses several stages, and images of another size than the one that it is built for."""
+        """Raises an error for more than one stage and for dynamic_size."""
         super().__post_init__()
         if len(self.depths) != 1:
-            raise ConfigError(f"a Mixer has one stage; depths has {len(self.depths)} numbers")
+            raise ConfigError(f"a Mixer has one stage, but depths has {len(self.depths)} entries")
         if self.dynamic_size:
-            raise Unsupported("a Mixer cannot have dynamic_size: its MLPs over tokens have one weight for each patch")
+            raise Unsupported("a Mixer has no dynamic_size: its MLPs over tokens have one weight for each patch")
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """The grid of the one level for an image size, or an error that names a size that fits."""
+        """The grid of the only level for an image size, or an error that names a size that fits."""
         return (self.patch.grid(image_size),)
 
 
@@ -70,7 +70,7 @@ class Mixer(Staged):
         return super().check(images)
 
     def resize(self, image_size: int | tuple[int, int]) -> Self:
-        """Refuses: the weights over tokens belong to one grid, and cannot be resampled to another."""
+        """Raises InputError for another size: the weights over tokens cannot be resampled."""
         self._refuse(apply(self.config, {"image_size": image_size}).image_size)
         return self
 
@@ -86,7 +86,7 @@ class Mixer(Staged):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMLPConfig(AttentionConfig):
-    """An MLP over the tokens, in the place of attention; no choice of other families, as it is bound to one grid."""
+    """An MLP over the tokens instead of attention; for this family only, since it depends on the grid."""
 
     ratio: Positive
 
@@ -110,8 +110,8 @@ class TokenMLP(Attention):
         return mixed.transpose(1, 2)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """Refuses: there is no attention."""
-        raise Unsupported("TokenMLP has no attention: an MLP with a hidden layer mixes the tokens")
+        """Raises Unsupported: there is no attention."""
+        raise Unsupported("TokenMLP has no attention matrix: an MLP mixes the tokens")
 
 
 def _mixer(dim: int, depth: int, patch: int, weights: str) -> Preset:
@@ -125,9 +125,9 @@ MIXER = Family(
     config=MixerConfig,
     module=Mixer,
     paper="arXiv:2105.01601",
-    idea="Attention is replaced by an MLP over the tokens, the same for every channel. What each patch hears from "
-    "another is learned once, and does not depend on the image.",
-    use="To see how far a model comes without attention; with much data and images of one size.",
+    idea="An MLP over the tokens, the same for all channels, replaces attention. How patches are mixed is learned "
+    "and does not depend on the image.",
+    use="A baseline without attention; for large datasets and a fixed image size.",
     presets={
         f"mixer_{size}{patch}": _mixer(dim, depth, patch, f"timm mixer_{size}{patch}_224.*")
         for size, (dim, depth) in SIZES.items()

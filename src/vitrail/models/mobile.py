@@ -1,4 +1,4 @@
-"""What networks of inverted residuals share: a convolution that halves the image, stages, and a wide end."""
+"""The base of networks of inverted residuals: a convolution with stride 2, stages, and a wide final convolution."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MobileConfig(StagedConfig):
-    """Widths of the first convolution and of the last one, which is pooled."""
+    """Widths of the first and of the last convolution."""
 
     dynamic_size: bool = True
     stem_dim: Count
@@ -33,7 +33,7 @@ class MobileConfig(StagedConfig):
 
 
 class Mobile(Staged):
-    """Images -> stem -> stages -> a convolution of 1 x 1 that makes the last map wide -> its mean -> head."""
+    """Images -> stem -> stages -> a 1 x 1 convolution that widens the last map -> mean -> head."""
 
     config: MobileConfig
 
@@ -55,5 +55,5 @@ class Mobile(Staged):
         return self.config.final_dim
 
     def pooled(self, features: Features) -> Tensor:
-        """Features -> the vector B D that the head reads: the mean of the last map, made wide."""
+        """Features -> the input of the head, B D: the mean of the last map after the wide convolution."""
         return self.final(to_map(features.patches, features.grid)).mean(dim=(2, 3))

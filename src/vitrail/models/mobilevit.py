@@ -1,4 +1,4 @@
-"""MobileViT (Mehta and Rastegari 2021, arXiv:2110.02178): inverted residuals, and transformers between convolutions."""
+"""MobileViT (Mehta and Rastegari 2021, arXiv:2110.02178): inverted residuals and small transformers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ from vitrail.layers.stage import MapStage, to_map, to_tokens
 from vitrail.models.family import Family, Preset
 from vitrail.models.mobile import Mobile, MobileConfig
 
-PATCH = 2  # pixels of a map on each side of a patch
+PATCH = 2  # patch size, in pixels of a map
 _NORM = LayerNormConfig(eps=1e-5)
 _MLP = GeluMLPConfig(ratio=2.0, activation="silu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MobileViTConfig(MobileConfig):
-    """Widths of the stages and numbers of inverted residuals in each, which are `expansion` times as wide inside.
+    """Widths of the stages and numbers of inverted residuals, whose hidden width is `expansion` times the width.
 
-    The last stages end with a transformer each, of `attention_dims`, `attention_depths` and `attention_heads`.
+    Each of the last stages ends with a transformer of `attention_dims`, `attention_depths` and `attention_heads`.
     """
 
     image_size: tuple[Count, Count] = (256, 256)
@@ -39,7 +39,7 @@ class MobileViTConfig(MobileConfig):
     expansion: Count = 4
 
     def __post_init__(self) -> None:
-        """Refuses transformers that the stages have no room for."""
+        """Raises ConfigError if there are more transformers than stages, or their lists differ in length."""
         super().__post_init__()
         dims, depths = len(self.attention_dims), len(self.attention_depths)
         if dims != depths or dims > len(self.depths):
@@ -51,7 +51,7 @@ class MobileViTConfig(MobileConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CornerConfig(SoftmaxConfig):
-    """Softmax attention among the pixels that stand in the same corner of their patches; only this family has it."""
+    """Softmax attention among the pixels at the same position of their patches; for this family only."""
 
     def build(self, site: Site) -> Attention:
         """The layer for one block."""
@@ -59,7 +59,7 @@ class CornerConfig(SoftmaxConfig):
 
 
 class CornerAttention(SoftmaxAttention):
-    """Each patch of 2 x 2 pixels sends four messengers; those of one corner attend to one another: B N D -> B N D."""
+    """The pixels at the same position of their 2 x 2 patches attend to each other: B N D -> B N D."""
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
@@ -68,19 +68,19 @@ class CornerAttention(SoftmaxAttention):
         return self.drop(self.projection(self.norm(fold(mixed, grid))))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R N, with zeros for the other corners."""
+        """B A R N, with zeros for the other positions."""
         q, k, _ = self.heads(tokens)
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        rows = place if rows is None else rows
-        corner = place // grid[1] % PATCH * PATCH + place % grid[1] % PATCH  # N
+        index = torch.arange(tokens.shape[1], device=tokens.device)
+        rows = index if rows is None else rows
+        corner = index // grid[1] % PATCH * PATCH + index % grid[1] % PATCH  # N
         logits = (q[:, :, rows] * self.scale) @ k.transpose(-2, -1)  # B A R N
         return logits.masked_fill(corner[rows, None] != corner, -float("inf")).softmax(dim=-1)
 
 
 class MobileViTBlock(nn.Module):
-    """B C h w -> B C h w: a transformer among the pixels of one place in their patches, fused with the input.
+    """B C h w -> B C h w: a transformer among the pixels at the same position of their patches, fused with the input.
 
-    The convolutions around it carry to those pixels what their neighbours see.
+    The convolutions around it exchange information between neighbouring pixels.
     """
 
     def __init__(self, channels: int, dim: int, *, depth: int, num_heads: int, drop_path: float) -> None:
@@ -102,7 +102,7 @@ class MobileViTBlock(nn.Module):
         size = (wide.shape[2], wide.shape[3])
         patches = coarsened(size, PATCH)
         whole = (patches[0] * PATCH, patches[1] * PATCH)
-        if whole != size:  # resampled and not padded, so that attention needs no mask
+        if whole != size:  # resampled instead of padded, so that attention needs no mask
             wide = F.interpolate(wide, size=whole, mode="bilinear", align_corners=False)
         tokens = to_tokens(wide)
         for block in self.transformer:
@@ -114,19 +114,19 @@ class MobileViTBlock(nn.Module):
 
 
 def unfold(tokens: Tensor, grid: Grid) -> Tensor:
-    """The pixels B N D of a map -> B*4 N/4 D: the first of all patches' corners, then the second, and so on."""
+    """The pixels B N D of a map -> B*4 N/4 D, grouped by their position in the patch."""
     cut = tokens.unflatten(1, (grid[0] // PATCH, PATCH, grid[1] // PATCH, PATCH))  # B h p w q D
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(3, 4).flatten(0, 2)  # B p q h w D -> Bpq N/4 D
 
 
 def fold(tokens: Tensor, grid: Grid) -> Tensor:
-    """B*4 N/4 D -> B N D, the way back."""
+    """B*4 N/4 D -> B N D, the inverse."""
     cut = tokens.unflatten(1, (grid[0] // PATCH, grid[1] // PATCH)).unflatten(0, (-1, PATCH, PATCH))  # B p q h w D
     return cut.permute(0, 3, 1, 4, 2, 5).flatten(1, 4)  # B h p w q D -> B N D
 
 
 class MobileViT(Mobile):
-    """Stages of inverted residuals; the last ones end with a transformer."""
+    """Stages of inverted residuals; the last ones end with transformers."""
 
     config: MobileViTConfig
 
@@ -136,7 +136,7 @@ class MobileViT(Mobile):
 
 
 def _stage(config: MobileViTConfig, stage: int, rates: Iterator[float]) -> MapStage:
-    """One stage; each but the first halves the map."""
+    """One stage; all but the first halve the map."""
     before, dim, depth = (config.stem_dim, *config.dims)[stage], config.dims[stage], config.depths[stage]
     blocks: list[nn.Module] = []
     for index in range(depth):
@@ -175,9 +175,9 @@ MOBILEVIT = Family(
     config=MobileViTConfig,
     module=MobileViT,
     paper="arXiv:2110.02178",
-    idea="Convolutions see what is near, small transformers between them what is far, at half the resolution but for "
-    "all four pixels of a patch. With the bias of convolutions, few parameters suffice.",
-    use="Phones and other places where a model must be small; images of any size.",
+    idea="Convolutions for local features, small transformers between them for global ones, separately for each of the "
+    "four pixels of a patch. With the inductive bias of convolutions, few parameters are enough.",
+    use="Phones and other devices that need a small model; images of any size.",
     presets={
         "mobilevit_xxs": _preset("xxs", "xx-small", expansion=2, dims=(16, 24, 48, 64, 80), attention=(64, 80, 96)),
         "mobilevit_xs": _preset("xs", "x-small", expansion=4, dims=(32, 48, 64, 80, 96), attention=(96, 120, 144)),

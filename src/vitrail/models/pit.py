@@ -1,4 +1,4 @@
-"""PiT: a ViT that pools between its stages, and takes its class token along (Heo et al. 2021, arXiv:2103.16302)."""
+"""PiT: a ViT with pooling between stages, which keeps its class token (Heo et al. 2021, arXiv:2103.16302)."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PiTConfig(StagedConfig):
-    """Widths, blocks and heads of each stage; without a class token the head reads the mean of the patches."""
+    """Widths, blocks and heads of each stage; without a class token the patches are mean-pooled."""
 
     num_heads: tuple[Count, ...]
     patch: PatchConfig = LinearPatchConfig(size=(16, 16), stride=(8, 8))
@@ -43,7 +43,7 @@ class PiTConfig(StagedConfig):
 
 
 class PiT(Staged):
-    """Overlapping patches with learned positions, then stages of plain blocks; each but the first pools the map."""
+    """Overlapping patches with learned positions, then stages of plain blocks; all but the first pool the map."""
 
     config: PiTConfig
 
@@ -69,7 +69,7 @@ class PiT(Staged):
         ]
         if level == 0:
             prefix = PrefixTokens(dim, class_token=config.class_token)
-            initialise(prefix, "trunc_normal")  # all that is not token or position begins as torch has it: so published
+            initialise(prefix, "trunc_normal")  # as published: all other layers keep the default of torch
             return TokenStage(blocks, prefix=prefix, position=MapPosition(dim, grid=grid))
         pool = pooling(config.dims[level - 1], dim)
         if config.class_token:
@@ -78,20 +78,20 @@ class PiT(Staged):
 
 
 class CarryingStage(TokenStage):
-    """A stage that takes over the prefix tokens of the stage before, B P C -> B P D by a linear map."""
+    """A stage that keeps the prefix tokens of the previous stage, mapped from B P C to B P D."""
 
     def __init__(self, blocks: list[Block], *, downsample: nn.Module, widen: nn.Linear) -> None:
         super().__init__(blocks, downsample=downsample)
         self.widen = widen
 
     def receive(self, maps: Tensor, prefix: Tensor) -> State:
-        """The map B C H W and the prefix B P C of the stage before -> the tokens B P+N D that the first block reads."""
+        """The map B C H W and the prefix B P C of the previous stage -> the tokens B P+N D of the first block."""
         patches, grid = self.enter(maps)
         return State(torch.cat([self.widen(prefix), patches], dim=1), grid)
 
 
 class MapPosition(AddedPosition):
-    """A learned map D h w that is added to the patches, and to no prefix."""
+    """A learned map D h w that is added to the patches, not to the prefix."""
 
     def __init__(self, dim: int, *, grid: Grid) -> None:
         super().__init__(grid)
@@ -109,7 +109,7 @@ class MapPosition(AddedPosition):
 
 
 def pooling(channels: int, dim: int) -> nn.Conv2d:
-    """A convolution that halves the map and gives each channel some of its own: B C H W -> B D H/2 W/2."""
+    """A grouped convolution with stride 2, one group per input channel: B C H W -> B D H/2 W/2."""
     return nn.Conv2d(channels, dim, 3, stride=2, padding=1, groups=math.gcd(channels, dim))
 
 
@@ -131,9 +131,9 @@ PIT = Family(
     config=PiTConfig,
     module=PiT,
     paper="arXiv:2103.16302",
-    idea="A plain ViT that halves its grid and widens its tokens twice on the way, as convolutional networks do. The "
-    "class token goes along, through a linear map of its own.",
-    use="When a ViT is wanted with a pyramid and fewer operations, and images have one size.",
+    idea="A plain ViT that halves its grid and widens its tokens twice, as CNNs do. The class token is kept, with a "
+    "linear map of its own.",
+    use="A ViT with a feature pyramid and fewer operations, for a fixed image size.",
     presets={
         "pit_ti": _size("ti", 2, 32),
         "pit_xs": _size("xs", 2, 48),

@@ -1,4 +1,4 @@
-"""PVT (Wang et al. 2021, arXiv:2102.12122) and PVT v2 (arXiv:2106.13797): pyramids of attention with reduced keys."""
+"""PVT (Wang et al. 2021, arXiv:2102.12122) and PVT v2 (arXiv:2106.13797): spatial-reduction attention in stages."""
 
 from dataclasses import dataclass, replace
 
@@ -21,16 +21,16 @@ from vitrail.models.pyramid import Pyramid, PyramidConfig
 
 @dataclass(frozen=True, kw_only=True)
 class CutReductionConfig(ReductionConfig):
-    """Reduction that leaves out the rows and columns which `ratio` leaves over, as published models have learned it."""
+    """Reduction that ignores the rows and columns beyond a multiple of `ratio`, as in published models."""
 
     cut = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReducedConfig(PyramidConfig):
-    """What both versions have: `reductions` says how many times smaller the map of keys is, in each direction.
+    """The options of both versions: `reductions` is the reduction of the map of keys in each direction.
 
-    `embed_norm` stands after the convolution that reduces keys, too.
+    `embed_norm` is also the norm after the convolution that reduces keys.
     """
 
     mlp_ratios: tuple[Positive, ...] = (8.0, 8.0, 4.0, 4.0)
@@ -43,10 +43,10 @@ class ReducedConfig(PyramidConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PVTConfig(ReducedConfig):
-    """The first version: patches that do not overlap, learned positions in each stage, a class token in the last."""
+    """Version 1: non-overlapping patches, learned positions in each stage, a class token in the last stage."""
 
     def windows(self) -> list[Window]:
-        """What one token of each stage is made from: 4 x 4 pixels, then 2 x 2 tokens of the stage before."""
+        """The embedding of each stage: 4 x 4 pixels, then 2 x 2 tokens of the previous stage."""
         return [Window(4, 4)] + [Window(2, 2)] * (len(self.depths) - 1)
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
@@ -58,9 +58,9 @@ class PVTConfig(ReducedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PVTv2Config(ReducedConfig):
-    """The second: overlapping patches, a convolution in each MLP instead of positions, the mean instead of a token.
+    """Version 2: overlapping patches, convolutions in the MLPs instead of positions, mean pooling.
 
-    `linear` takes keys from means over 7 x 7 regions instead of a convolution, so that `reductions` is not read.
+    `linear` reduces keys by average pooling to 7 x 7 instead of a convolution; `reductions` is not used then.
     """
 
     dynamic_size: bool = True
@@ -80,7 +80,7 @@ class PVTv2Config(ReducedConfig):
 
 
 class PVT(Pyramid):
-    """Learned positions in each stage; a class token joins the patches in the last."""
+    """Learned positions in each stage; a class token in the last stage."""
 
     config: PVTConfig
     class_token = True
@@ -91,7 +91,7 @@ class PVT(Pyramid):
         initialise(self, "trunc_normal")
 
     def new_stage(self, stage: int, blocks: list[Block], grid: Grid, downsample: nn.Module | None) -> TokenStage:
-        """A stage around its blocks."""
+        """The stage for these blocks."""
         prefix = self.prefix(stage)
         position = LearnedPosition(self.config.dims[stage], grid=grid, num_prefix=prefix.count if prefix else 0)
         return TokenStage(blocks, downsample=downsample, prefix=prefix, position=position)
@@ -108,7 +108,7 @@ class PVTv2(Pyramid):
         initialise_convolutions(self)
 
     def new_stage(self, stage: int, blocks: list[Block], grid: Grid, downsample: nn.Module | None) -> TokenStage:
-        """A stage around its blocks; the norm of the last is that of the model."""
+        """The stage for these blocks; the norm of the last stage is that of the model."""
         norm = None if self.is_last(stage) else self.config.norm.build(self.config.dims[stage])
         return TokenStage(blocks, downsample=downsample, norm=norm)
 
@@ -118,9 +118,9 @@ PVT_FAMILY = Family(
     config=PVTConfig,
     module=PVT,
     paper="arXiv:2102.12122",
-    idea="A transformer in four stages, each on fewer and wider tokens, so that fine maps come first as in a CNN. Keys "
-    "and values are read from a map made smaller by a convolution, so that attention over a fine map stays affordable.",
-    use="Dense tasks (detection, segmentation) with a plain, easily read pyramid; PVT v2 is better for the same cost.",
+    idea="A transformer in four stages with fewer and wider tokens in each, as in a CNN. Keys and values come from a "
+    "map that a convolution reduced, which keeps attention on fine maps affordable.",
+    use="Dense tasks (detection, segmentation) with a simple pyramid; PVT v2 is more accurate at the same cost.",
     presets={
         f"pvt_{name}": Preset(
             PVTConfig(dims=(64, 128, 320, 512), depths=depths, num_heads=(1, 2, 5, 8)),
@@ -137,7 +137,7 @@ PVT_FAMILY = Family(
 
 
 def _v2(name: str, depths: tuple[int, ...], first: float = 8.0, *, linear: bool = False) -> Preset:
-    """A size of the second version; `first` is the ratio of the MLPs of the first two stages."""
+    """A size of version 2; `first` is the MLP ratio of the first two stages."""
     dims, heads = ((32, 64, 160, 256), (1, 2, 5, 8)) if name == "b0" else ((64, 128, 320, 512), (1, 2, 5, 8))
     ratios = (first, first, 4.0, 4.0)
     config = PVTv2Config(dims=dims, depths=depths, num_heads=heads, mlp_ratios=ratios, linear=linear)
@@ -149,9 +149,9 @@ PVT_V2_FAMILY = Family(
     config=PVTv2Config,
     module=PVTv2,
     paper="arXiv:2106.13797",
-    idea="PVT with patches that overlap and with a small convolution in each MLP, whose zeros around the map tell the "
-    "patches where they are. Thus it needs no positions and takes images of any size.",
-    use="A light pyramid for dense tasks and images of many sizes; b2_linear where images are large.",
+    idea="PVT with overlapping patches and a small convolution in each MLP, whose zero padding encodes positions. It "
+    "needs no position embeddings and takes images of any size.",
+    use="A light pyramid for dense tasks and varying image sizes; b2_linear for large images.",
     presets={
         "pvt_v2_b0": _v2("b0", (2, 2, 2, 2)),
         "pvt_v2_b1": _v2("b1", (2, 2, 2, 2)),

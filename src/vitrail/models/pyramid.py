@@ -1,4 +1,4 @@
-"""Pyramids of transformer blocks: each stage embeds the map of the one before, and differs in its attention and MLP."""
+"""Stages of transformer blocks: each stage embeds the map of the previous one."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidConfig(StagedConfig):
-    """What such families have; each says by its methods how a stage embeds its map and how its tokens talk.
+    """The options of these families; methods define the embedding and the attention of each stage.
 
-    `embed_norm` stands where patches are embedded.
+    `embed_norm` is the norm of the patch embeddings.
     """
 
     num_heads: tuple[Count, ...]
@@ -31,7 +31,7 @@ class PyramidConfig(StagedConfig):
     dropout: Rate = 0.0
 
     def windows(self) -> list[Window]:
-        """What one token of each stage is made from."""
+        """The embedding of each stage."""
         raise NotImplementedError(f"{type(self).__name__}.windows")
 
     def attention(self, stage: int) -> AttentionConfig:
@@ -51,7 +51,7 @@ class PyramidConfig(StagedConfig):
 
 
 class Pyramid(Staged):
-    """Stages of blocks, each on a map half as fine; where `class_token` is set, one joins the last."""
+    """Stages of blocks, each at half the resolution; with `class_token`, the last stage has one."""
 
     config: PyramidConfig
     class_token = False
@@ -78,7 +78,7 @@ class Pyramid(Staged):
         return stage == len(self.config.depths) - 1
 
     def prefix(self, stage: int) -> PrefixTokens | None:
-        """The class token, where the family has one and the stage is the last."""
+        """The class token, if the family has one and the stage is the last."""
         has_one = self.class_token and self.is_last(stage)
         return PrefixTokens(self.config.dims[stage], class_token=True) if has_one else None
 

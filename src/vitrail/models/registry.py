@@ -1,4 +1,4 @@
-"""Every family and every named model; a new family is one line here."""
+"""All families and named models; to add a family, add one line here."""
 
 import fnmatch
 import re
@@ -54,17 +54,19 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# What a named size leaves to the data and to training.
+# Options that are not part of a named size: they depend on data and training.
 _LEFT_OPEN = ("image_size", "channels", "num_classes", "dynamic_size", "dropout", "drop_path", "patch_drop")
 
 
 def create(name: str, /, **changes: Any) -> Backbone:
-    """A model by name, with fresh weights; keywords change its config: num_classes=10, position="rope", ...
+    """Creates a model by name, with random weights; keywords change its config: num_classes=10, position="rope", ...
 
-    Choices take a name, a mapping that changes some of their options, or a config:
+    A choice is a name, a mapping of changed options, or a config:
     `create("vit_small_patch16", attention={"qk_norm": True})`. timm's names are accepted:
     "vit_base_patch16_384.augreg_in1k" is vit_base_patch16 at 384 x 384.
     """
+    if "pretrained" in changes:
+        raise ConfigError(_pretrained(name))
     family, config = resolve(name)
     return build(family, apply(config, changes))
 
@@ -76,15 +78,15 @@ def build(family: Family, config: BackboneConfig) -> Backbone:
 
 
 def family_of(model: Backbone) -> Family:
-    """The family that a model was built by."""
+    """The family of a model."""
     for family in FAMILIES.values():
         if type(model) is family.module:
             return family
-    raise ConfigError(f"{type(model).__name__} is no registered family; known: {', '.join(FAMILIES)}")
+    raise ConfigError(f"{type(model).__name__} is not a model of a known family: {', '.join(FAMILIES)}")
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of all models that match a pattern such as "vit_*_patch16"; a bare word matches anywhere."""
+    """The names of all models that match a pattern such as "vit_*_patch16"; a word without "*" matches anywhere."""
     wild = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
     return [name for name in presets() if fnmatch.fnmatchcase(name, wild)]
 
@@ -95,7 +97,7 @@ def presets() -> dict[str, Preset]:
 
 
 def name_of(config: BackboneConfig) -> str | None:
-    """The named size that a config is, whatever its images and classes, and what training leaves out at random."""
+    """The preset name of a config, ignoring image size, classes and dropout."""
     for name, (known, _) in presets().items():
         left_open = {field: getattr(known, field) for field in _LEFT_OPEN if hasattr(known, field)}
         if type(known) is type(config) and known == replace(config, **left_open):
@@ -104,26 +106,41 @@ def name_of(config: BackboneConfig) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Whether `create` knows a name, ours or timm's."""
+    """Whether `create` knows this name, of vitrail or timm."""
     return _named(name) is not None
 
 
 def resolve(name: str) -> tuple[Family, BackboneConfig]:
-    """The family and config behind a name of ours or of timm's."""
+    """The family and config of a name of vitrail or timm."""
     found = _named(name)
     if found is None:
-        raise ConfigError(f"there is no model {name!r}; {nearest(name.lower(), presets())}")
+        usual = sorted(presets(), key=lambda preset: not preset.endswith("_patch16"))  # of all sizes of patches
+        hint = nearest(name.lower(), usual, see="vitrail.list_models() or `vitrail models`")
+        raise ConfigError(f"unknown model {name!r}; {hint}")
     return found
 
 
-def _named(name: str) -> tuple[Family, BackboneConfig] | None:
-    # timm adds the image size and, after a dot, the training that made the weights.
+def _pretrained(name: str) -> str:
+    """The error for pretrained=True: how to load weights, and who publishes some for this model."""
+    published = presets()[found].weights if (found := _preset_name(name)) else ""
+    return (
+        "create() makes models with random weights and has no option pretrained; load trained weights from a file, a "
+        f"folder or the Hugging Face hub: vitrail.load(path, model={name!r}) or vitrail.load('hf-hub:owner/name')"
+        + (f". Published for {found}: {published}" if published else "")
+    )
+
+
+def _preset_name(name: str) -> str | None:
+    """The preset of a name of vitrail or timm, ignoring the suffixes for image size and training."""
     bare = name.split(".", maxsplit=1)[0]
-    for family in FAMILIES.values():
-        if bare in family.presets:
-            return family, family.presets[bare].config
-    if sized := re.fullmatch(r"(.+)_(\d{2,4})", bare):
-        for family in FAMILIES.values():
-            if sized[1] in family.presets:
-                return family, apply(family.presets[sized[1]].config, {"image_size": int(sized[2])})
-    return None
+    return next((each for each in (bare, re.sub(r"_\d{2,4}$", "", bare)) if each in presets()), None)
+
+
+def _named(name: str) -> tuple[Family, BackboneConfig] | None:
+    if (found := _preset_name(name)) is None:
+        return None
+    family = next(family for family in FAMILIES.values() if found in family.presets)
+    config = family.presets[found].config
+    # timm adds the image size and, after a dot, how the weights were trained.
+    size = name.split(".", maxsplit=1)[0].removeprefix(found).removeprefix("_")
+    return family, apply(config, {"image_size": int(size)}) if size else config

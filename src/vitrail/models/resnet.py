@@ -17,9 +17,10 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig(StagedConfig):
-    """Widths of stages are those that the blocks answer with; a bottleneck is a quarter as wide inside.
+    """The widths are those of the outputs of the blocks; the inner width of a bottleneck is a quarter.
 
-    `zero_init_last` lets every block begin as the identity: the last gain of its branch is 0 (arXiv:1706.02677).
+    `zero_init_last` initialises the last gain of each branch with 0, so that blocks start as the identity
+    (arXiv:1706.02677).
     """
 
     dynamic_size: bool = True
@@ -28,12 +29,10 @@ class ResNetConfig(StagedConfig):
     zero_init_last: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses widths that a bottleneck cannot take a quarter of."""
+        """Raises ConfigError for widths of bottlenecks that are not divisible by 4."""
         super().__post_init__()
         if self.bottleneck and (wrong := [dim for dim in self.dims if dim % 4]):
-            raise ConfigError(
-                f"dims has {wrong[0]}; a bottleneck is a quarter as wide, so each must be a multiple of 4"
-            )
+            raise ConfigError(f"dims contains {wrong[0]}; with bottlenecks it must be divisible by 4")
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level for an image size, fine to coarse: strides 4, 8, 16, 32."""
@@ -41,7 +40,7 @@ class ResNetConfig(StagedConfig):
 
 
 class ResNet(Staged):
-    """A stem that quarters the image, then stages of residual blocks; each but the first halves the map."""
+    """A stem with stride 4, then stages of residual blocks; all but the first halve the map."""
 
     config: ResNetConfig
 
@@ -87,9 +86,9 @@ RESNET = Family(
     config=ResNetConfig,
     module=ResNet,
     paper="arXiv:1512.03385",
-    idea="Convolutional blocks learn what to add to their input instead of the whole output. So a hundred layers train "
-    "as easily as ten.",
-    use="The baseline that every vision transformer is held against, and a safe choice for few images.",
+    idea="Convolutional blocks with residual connections: each learns a change of its input, so that networks of a "
+    "hundred layers are easy to train.",
+    use="The standard baseline for vision transformers, and a safe choice for small datasets.",
     presets={
         f"resnet{name}": Preset(
             ResNetConfig(dims=_WIDE if bottleneck else _NARROW, depths=depths, bottleneck=bottleneck),

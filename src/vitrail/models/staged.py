@@ -1,4 +1,4 @@
-"""Backbones of several stages: each stage has fewer tokens than the one before, and more channels."""
+"""Backbones with several stages: each stage has fewer tokens and more channels than the previous one."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from vitrail.models.backbone import Backbone, BackboneConfig, Features
 
 @dataclass(frozen=True, kw_only=True)
 class StagedConfig(BackboneConfig):
-    """What the configs of all staged families have: one width and one number of blocks a stage.
+    """The options of all staged families: a width and a number of blocks per stage.
 
-    Models whose weights do not belong to one grid take images of any size, and say so by `dynamic_size`.
+    Models whose weights do not depend on the grid take images of any size: their `dynamic_size` is True.
     """
 
     dims: tuple[Count, ...]
@@ -27,26 +27,26 @@ class StagedConfig(BackboneConfig):
     drop_path: Rate = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses lists that do not have one entry a stage."""
+        """Raises ConfigError if a list does not have one entry per stage."""
         super().__post_init__()
         for name in ("dims", "num_heads", "mlp_ratios", "reductions"):
             each = getattr(self, name, self.depths)
             if len(each) != len(self.depths):
-                raise ConfigError(f"{name} has {len(each)} numbers, depths {len(self.depths)}; each is one a stage")
+                raise ConfigError(f"{name} has {len(each)} entries, but depths has {len(self.depths)}")
 
 
 def check_heads(dims: Sequence[int], mixers: Sequence[str], *, head_dim: int) -> None:
-    """Refuses heads of a width that does not divide that of each stage whose mixer is attention."""
+    """Raises ConfigError if `head_dim` does not divide the width of a stage with attention."""
     for dim, mixer in zip(dims, mixers, strict=True):
         if mixer == "attention" and dim % head_dim:
-            raise ConfigError(f"head_dim is {head_dim}; it must divide {dim}, the width of a stage with attention")
+            raise ConfigError(f"head_dim {head_dim} does not divide {dim}, the width of a stage with attention")
 
 
 class Staged(Backbone):
-    """Images pass a stem and stages; the last map is normalised, pooled and classified.
+    """Stem, stages, norm, pooling and head.
 
-    A family builds `stem` (B C H W -> B D h w), `stages`, `norm` (over the tokens B P+N D of the last level) and,
-    by `new_head`, `head`.
+    A family builds `stem` (B C H W -> B D h w), `stages`, `norm` (for the tokens B P+N D of the last level) and, with
+    `new_head`, `head`.
     """
 
     config: StagedConfig
@@ -60,12 +60,12 @@ class Staged(Backbone):
 
     @property
     def blocks(self) -> nn.ModuleList:  # type: ignore[override]
-        """The blocks in their order, over all stages."""
+        """All blocks in order, over all stages."""
         return nn.ModuleList(block for stage in self.stages if isinstance(stage, Stage) for block in stage.blocks)
 
     @property
     def levels(self) -> Sequence[nn.Module]:
-        """The stages, which work on the grid of each level."""
+        """The stages, one per level."""
         return tuple(self.stages)
 
     @property
@@ -78,7 +78,7 @@ class Staged(Backbone):
         return nn.Linear(self.width, self.config.num_classes) if self.config.num_classes else nn.Identity()
 
     def features(self, images: Tensor) -> Features:
-        """Images B C H W -> Features; the last level is normalised, those before it are as the stages left them."""
+        """Images B C H W -> Features; only the last level is normalised."""
         self.check(images)
         maps, levels = self.stem(images), []
         prefix = no_prefix(maps)
@@ -90,23 +90,23 @@ class Staged(Backbone):
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
         self.check(images)
-        wanted, found, index = self.chosen(layers), dict[int, Features](), 0
+        selected, features, index = self.chosen(layers), dict[int, Features](), 0
         maps, levels = self.stem(images), list[Tensor]()
         prefix = no_prefix(maps)
         for stage in cast("Iterable[Stage]", self.stages):
             state: State = stage.receive(maps, prefix)
             for block in stage.blocks:
                 state = stage.step(block, state, self.run)
-                if index in wanted:
+                if index in selected:
                     now, prefix = stage.level(state)
-                    found[index] = self.gather([*levels, now], prefix, nn.Identity())
+                    features[index] = self.gather([*levels, now], prefix, nn.Identity())
                 index += 1
             maps, prefix = stage.leave(state)
             levels.append(maps)
-        return [found[index] for index in wanted]
+        return [features[index] for index in selected]
 
     def gather(self, levels: Sequence[Tensor], prefix: Tensor, norm: nn.Module) -> Features:
-        """Features of the maps B C h w of each level so far, and the prefix tokens B P D beside the last."""
+        """Features of the maps B C h w of the levels so far, and the prefix tokens B P D of the last one."""
         last = levels[-1]
         tokens = norm(torch.cat([prefix, to_tokens(last)], dim=1))
         grid: Grid = (last.shape[2], last.shape[3])

@@ -1,4 +1,4 @@
-"""Swin: attention within windows that shift from block to block, in stages (Liu et al. 2021, arXiv:2103.14030)."""
+"""Swin: attention within shifted windows, in stages (Liu et al. 2021, arXiv:2103.14030)."""
 
 from dataclasses import dataclass
 
@@ -22,10 +22,10 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class SwinConfig(StagedConfig):
-    """Widths, blocks and heads of each stage, and what a block is made of.
+    """Widths, blocks and heads of each stage, and the layers of a block.
 
-    On grids that windows do not fill, padding is masked. A model that was read from timm's or Hugging Face's weights
-    sees it, as theirs do: `attention.padding` says so.
+    On grids that are not divisible by the window, padding is masked. Models that were loaded from weights of timm or
+    Hugging Face do not mask it, as there: see `attention.padding`.
     """
 
     num_heads: tuple[Count, ...]
@@ -48,7 +48,7 @@ class SwinConfig(StagedConfig):
 
 
 class Swin(Staged):
-    """Patches of 4 pixels; each stage but the first merges four patches into one."""
+    """Patches of 4 pixels; all stages but the first start by merging 2 x 2 patches."""
 
     config: SwinConfig
 
@@ -62,7 +62,7 @@ class Swin(Staged):
         self.norm = config.norm.build(config.dims[-1])
         self.head = self.new_head()
         initialise(self, "trunc_normal")
-        if config.norm_placement == "res_post":  # every block begins as nothing, so that the largest models are calm
+        if config.norm_placement == "res_post":  # branches start at zero, for the stability of the largest models
             for name, parameter in self.blocks.named_parameters():
                 if name.split(".")[1] in ("norm1", "norm2"):
                     zeros_(parameter)
@@ -107,9 +107,9 @@ SWIN = Family(
     config=SwinConfig,
     module=Swin,
     paper="arXiv:2103.14030",
-    idea="Patches attend within windows, so that cost grows with the image and not with its square. Windows shift by "
-    "half in every second block, so that neighbours across an edge meet.",
-    use="When a pyramid of features is needed, for detection and segmentation, and for images larger than 224 pixels.",
+    idea="Patches attend within windows, so that the cost is linear in the number of patches. Windows shift by half in "
+    "every second block, which connects neighbouring windows.",
+    use="A feature pyramid for detection and segmentation, and images larger than 224 pixels.",
     presets={
         "swin_tiny_patch4_window7": _size("tiny", 96, (2, 2, 6, 2), heads=3),
         "swin_small_patch4_window7": _size("small", 96, (2, 2, 18, 2), heads=3),

@@ -1,4 +1,4 @@
-"""Swin v2: Swin with norms at the ends of branches, cosine attention and computed biases (arXiv:2111.09883)."""
+"""Swin v2: Swin with norms at the end of branches, cosine attention and computed biases (arXiv:2111.09883)."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -14,16 +14,16 @@ from vitrail.models.swin import Swin, SwinConfig
 
 
 def windows(size: int) -> WindowConfig:
-    """Attention in square windows as the second version does it."""
+    """The attention of Swin v2, in square windows."""
     return WindowConfig(size=(size, size), relative="continuous", cosine=True, bias="qv")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwinV2Config(SwinConfig):
-    """A Swin config with the choices of the second version.
+    """A Swin config with the choices of v2.
 
-    `trained_windows`, one a stage, are those that the biases were learned in, where the model has others now: a model
-    that moved to larger windows or images keeps the function that gives its biases.
+    `trained_windows`, one per stage, are the window sizes in which the biases were trained, if the model now has
+    others: after a change of the window or image size, the function that computes the biases stays the same.
     """
 
     image_size: tuple[Count, Count] = (256, 256)
@@ -32,15 +32,15 @@ class SwinV2Config(SwinConfig):
     trained_windows: tuple[tuple[Count, Count], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses trained windows that are not one a stage."""
+        """Raises ConfigError if there is not one trained window per stage."""
         super().__post_init__()
         count, stages = len(self.trained_windows), len(self.depths)
         if count not in (0, stages):
-            raise ConfigError(f"trained_windows has {count} windows, depths {stages} numbers; each is one a stage")
+            raise ConfigError(f"trained_windows has {count} entries, but depths has {stages}")
 
     @property
     def learned(self) -> tuple[Grid, ...]:
-        """The window of each stage in which its biases were learned; none where biases are not computed."""
+        """The trained window of each stage; none if biases are not computed."""
         attention = self.attention
         if not isinstance(attention, WindowConfig) or attention.relative != "continuous":
             return ()
@@ -48,7 +48,7 @@ class SwinV2Config(SwinConfig):
         return self.trained_windows or now
 
     def attention_at(self, level: int) -> AttentionConfig:
-        """The attention of one stage, whose biases stay those of the trained window on any grid."""
+        """The attention of one stage, with the biases of the trained window on any grid."""
         attention = self.attention
         if not self.learned or not isinstance(attention, WindowConfig):
             return attention
@@ -56,12 +56,12 @@ class SwinV2Config(SwinConfig):
 
 
 class SwinV2(Swin):
-    """A Swin whose biases are computed, so that it moves to other windows and images without resampling."""
+    """A Swin with computed biases, so that other windows and image sizes need no resampling."""
 
     config: SwinV2Config
 
     def resize(self, image_size: int | tuple[int, int]) -> Self:
-        """Moves the model, in place, to another image size; its biases stay those of the windows it has learned in."""
+        """Changes the image size in place; the biases stay those of the trained windows."""
         learned = self.config.learned
         super().resize(image_size)
         if self.config.learned != learned:
@@ -79,7 +79,7 @@ def _tiny(window: int) -> Preset:
 
 
 def _moved(window: int, pixels: int) -> Preset:
-    """A model that was trained with windows of 12 at 192 pixels, where the last stage is one of 6, and then moved."""
+    """A model that was trained with windows of 12 at 192 pixels (6 in the last stage) and then enlarged."""
     return Preset(
         SwinV2Config(
             image_size=(pixels, pixels),
@@ -99,9 +99,9 @@ SWIN_V2 = Family(
     config=SwinV2Config,
     module=SwinV2,
     paper="arXiv:2111.09883",
-    idea="Swin made to grow: norms stand at the ends of the branches and attention compares directions alone, so that "
-    "large models stay calm. The bias is computed from the logarithm of the offset, so that windows may change.",
-    use="Where a Swin would be used and images will be larger than those of training, or the model very deep.",
+    idea="Swin for larger models: norms at the end of the branches and cosine attention make training stable. The bias "
+    "is computed from the logarithm of the offset, so that the window size can change.",
+    use="Instead of Swin if images are larger than in training, or the model is very deep.",
     presets={
         "swinv2_tiny_window8": _tiny(8),
         "swinv2_tiny_window16": _tiny(16),

@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) with the options of its descendants."""
+"""The Vision Transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) with the options of later variants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from vitrail.models.initialise import Scheme, initialise
 class ViTConfig(BackboneConfig):
     """A plain ViT; the defaults are those of the paper.
 
-    `embed_norm` normalises the embedded tokens before the first block (CLIP); `final_norm` stands over all tokens, or
-    over the pooled vector alone. `patch_drop` is the share of patches that training leaves out at random; `reduce`
-    prunes or merges tokens in every use (`layers/reduce.py` says what becomes of their places).
+    `embed_norm` normalises the embedded tokens before the first block (CLIP); `final_norm` normalises all tokens, or
+    only the pooled vector. `patch_drop` is the fraction of patches that training drops at random; `reduce` prunes or
+    merges tokens in training and inference (see `layers/reduce.py`).
     """
 
     dim: Count
@@ -55,13 +55,13 @@ class ViTConfig(BackboneConfig):
     init: Scheme = "paper"
 
     def __post_init__(self) -> None:
-        """Refuses numbers and combinations that no model can have."""
+        """Raises ConfigError for options that do not fit together."""
         super().__post_init__()
         kinds = [position.kind for position in self.position]
         if len(set(kinds)) < len(kinds):
-            raise ConfigError(f"position names a kind twice: {', '.join(kinds)}")
+            raise ConfigError(f"position has a kind twice: {', '.join(kinds)}")
         if self.pool.needs_class_token and not self.class_token:
-            raise ConfigError(f"pool {self.pool.kind!r} reads the class token, but class_token is False")
+            raise ConfigError(f"pool {self.pool.kind!r} needs a class token, but class_token is False")
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of the one level for an image size, or an error that names a size that fits."""
@@ -69,7 +69,7 @@ class ViTConfig(BackboneConfig):
 
 
 class ViT(Backbone):
-    """Images become patches, patches talk in `depth` blocks, one vector is pooled and classified."""
+    """Patch embedding, `depth` transformer blocks, pooling and head."""
 
     config: ViTConfig
     distillation = False  # DeiT adds a second token and head
@@ -124,7 +124,7 @@ class ViT(Backbone):
         return nn.Linear(config.pool.width(config.dim), config.num_classes, bias=config.head_bias)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """Images B C H W -> the tokens B P+N D that enter the first block, and their grid."""
+        """Images B C H W -> the tokens B P+N D of the first block, and their grid."""
         grid = self.check(images)
         tokens = self.prefix(self.patch(images))
         for position in self.position:
@@ -141,15 +141,15 @@ class ViT(Backbone):
 
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
-        wanted = self.chosen(layers)
-        found: dict[int, Features] = {}
+        selected = self.chosen(layers)
+        features: dict[int, Features] = {}
         tokens, grid = self.embed(images)
         state = self.reduction.enter(tokens)
-        for index, block in enumerate(self.blocks[: max(wanted, default=-1) + 1]):
+        for index, block in enumerate(self.blocks[: max(selected, default=-1) + 1]):
             state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
-            if index in wanted:
-                found[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
-        return [found[index] for index in wanted]
+            if index in selected:
+                features[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
+        return [features[index] for index in selected]
 
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""
@@ -157,20 +157,20 @@ class ViT(Backbone):
 
 
 def _reduction(config: ViTConfig, *, num_prefix: int) -> Reduction:
-    """What leads tokens through the blocks, where the rest of the model can do with fewer of them."""
+    """The module that runs the blocks; raises Unsupported if the other options need all tokens."""
     if config.reduce is None and config.patch_drop == 0.0:
         return Reduction(num_prefix=num_prefix)
-    asked = "patch_drop" if config.reduce is None else f"reduce {config.reduce.kind!r}"
+    option = "patch_drop" if config.reduce is None else f"reduce {config.reduce.kind!r}"
     if not isinstance(config.attention, SoftmaxConfig):
-        raise Unsupported(f"{asked} needs softmax attention, which takes any tokens, not {config.attention.kind!r}")
+        raise Unsupported(f"{option} needs attention 'softmax', not {config.attention.kind!r}")
     if not isinstance(config.mlp, GeluMLPConfig | SwiGLUConfig | StarReLUConfig):
-        raise Unsupported(f"{asked} needs an MLP that reads each token alone, not {config.mlp.kind!r}")
+        raise Unsupported(f"{option} needs an MLP that treats tokens independently, not {config.mlp.kind!r}")
     if not isinstance(config.norm, LayerNormConfig | RMSNormConfig | UnbiasedLayerNormConfig):
-        raise Unsupported(f"{asked} needs norms that read each token alone, not {config.norm.kind!r}")
+        raise Unsupported(f"{option} needs a norm that treats tokens independently, not {config.norm.kind!r}")
     if inside := [position.kind for position in config.position if not isinstance(position, AddedPositionConfig)]:
-        raise Unsupported(f"{asked} needs positions that are added to tokens: {inside[0]!r} reads them from the grid")
+        raise Unsupported(f"{option} needs positions that are added to the tokens, not {inside[0]!r}")
     if config.reduce is None:
         return Reduction(num_prefix=num_prefix, patch_drop=config.patch_drop)
     if config.reduce.needs_class_token and not config.class_token:
-        raise Unsupported(f"{asked} asks the class token, but class_token is False")
+        raise Unsupported(f"{option} needs a class token, but class_token is False")
     return config.reduce.build(depth=config.depth, num_prefix=num_prefix, patch_drop=config.patch_drop)

@@ -1,4 +1,4 @@
-"""The named sizes of plain ViTs: the paper's, the 32 px models, and the descendants whose weights people have."""
+"""The named sizes of plain ViTs: those of the paper, 32 px models, and later variants with published weights."""
 
 from dataclasses import replace
 from typing import Literal
@@ -50,7 +50,7 @@ def _plain() -> dict[str, Preset]:
 
 
 def _pixels32() -> dict[str, Preset]:
-    """The 32 px models of the sources, patch 4; their dropout is 0.1."""
+    """Models for 32 px images with patch size 4 and dropout 0.1."""
     sizes = {"small": (192, 12, 3), "base": (384, 12, 6), "large": (512, 24, 8)}
     return {
         f"vit32_{name}": Preset(
@@ -71,7 +71,7 @@ def _pixels32() -> dict[str, Preset]:
 
 
 def _conv32() -> Preset:
-    """The 32 px small model behind a stem of convolutions, with two blocks less: what ships with the package."""
+    """The small 32 px model with a convolutional stem and two blocks less: the packaged model."""
     return Preset(
         ViTConfig(
             dim=192,
@@ -128,7 +128,7 @@ def _dinov2(size: str, registers: int = 0) -> Preset:
 def _dinov3(dim: int, depth: int, num_heads: int, *, mlp: MLPConfig, bias: Literal["qv", "none"] = "none") -> Preset:
     """DINOv3 (arXiv:2508.10104): rotary positions alone, four registers, LayerScale.
 
-    The published biases of queries and values are zeros, so that timm leaves them out, but for its `_qkvb` models.
+    The published biases of queries and values are zeros; timm omits them, except in its `_qkvb` models.
     """
     config = ViTConfig(
         dim=dim,
@@ -181,7 +181,7 @@ def _clip(size: str, patch: int, activation: str) -> Preset:
 
 
 def _siglip(size: str, patch: int, mlp: MLPConfig | None = None, image_size: int = 224) -> Preset:
-    """SigLIP's image tower (arXiv:2303.15343): no class token, attention pooling; GELU is exact, as timm runs it."""
+    """SigLIP's image tower (arXiv:2303.15343): no class token, attention pooling, exact GELU as in timm."""
     config = replace(
         _vit(size, patch),
         image_size=(image_size, image_size),
@@ -195,7 +195,7 @@ def _siglip(size: str, patch: int, mlp: MLPConfig | None = None, image_size: int
 
 
 def _eva02(size: str, image_size: int, hidden: int) -> Preset:
-    """EVA-02 (arXiv:2303.11331): learned and rotary positions, SwiGLU with a norm inside from base up, mean pooling."""
+    """EVA-02 (arXiv:2303.11331): learned and rotary positions, SwiGLU (inner norm from base up), mean pooling."""
     wide = size in ("base", "large")
     config = replace(
         _vit(size, 14),
@@ -229,9 +229,9 @@ VIT = Family(
     config=ViTConfig,
     module=ViT,
     paper="arXiv:2010.11929",
-    idea="The image is cut into patches; a plain transformer encoder reads them as words. Nothing but their positions "
-    "tells it that they form a picture: all else is learned.",
-    use="When there are pre-trained weights for it, or much data: the most studied family, and the one that explains.",
+    idea="The image is cut into patches, which a plain transformer encoder processes like words. Only position "
+    "embeddings encode the structure of the image; everything else is learned.",
+    use="With pre-trained weights or much data: the most studied family, and the one with the best explanations.",
     presets={
         **_plain(),
         **_pixels32(),

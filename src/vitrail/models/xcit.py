@@ -1,4 +1,4 @@
-"""XCiT (El-Nouby et al. 2021, arXiv:2106.09681): channels attend to channels, patches speak to their neighbours."""
+"""XCiT (El-Nouby et al. 2021, arXiv:2106.09681): cross-covariance attention and local patch interaction."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,9 +27,9 @@ from vitrail.models.staged import Staged, StagedConfig
 
 @dataclass(frozen=True, kw_only=True)
 class XCiTConfig(StagedConfig):
-    """One stage of XCA blocks, then `class_depth` blocks in which a class token reads the patches.
+    """One stage of XCA blocks, then `class_depth` blocks of class attention.
 
-    `norm_all`: the second norm of those is over all tokens, else over the class token alone.
+    `norm_all`: whether their second norm is applied to all tokens or only to the class token.
     """
 
     num_heads: tuple[Count, ...]
@@ -41,20 +41,20 @@ class XCiTConfig(StagedConfig):
     dynamic_size: bool = True
 
     def __post_init__(self) -> None:
-        """Refuses several stages, and a width that the convolutions of the stem cannot halve."""
+        """Raises ConfigError for more than one stage, and for a width that the stem cannot halve."""
         super().__post_init__()
         if len(self.depths) != 1:
-            raise ConfigError(f"an XCiT has one stage; depths has {len(self.depths)} numbers")
+            raise ConfigError(f"an XCiT has one stage, but depths has {len(self.depths)} entries")
         if self.dims[0] % (self.patch_size // 2):
-            raise ConfigError(f"dims is {self.dims[0]}; for the stem it must divide by {self.patch_size // 2}")
+            raise ConfigError(f"dims is {self.dims[0]}; it must be divisible by {self.patch_size // 2}")
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
-        """The grid of the one level; the stem pads, so that images of any size have one."""
+        """The grid of the only level, for any image size: the stem pads."""
         return (coarsened(image_size, self.patch_size),)
 
 
 class XCiT(Staged):
-    """A stem of convolutions, blocks whose cost is linear in the patches, a class token at the end."""
+    """A stem of convolutions, blocks with a cost linear in the number of patches, a class token at the end."""
 
     config: XCiTConfig
 
@@ -80,7 +80,7 @@ class XCiT(Staged):
 
 
 class XCiTStage(TokenStage):
-    """Blocks over patches alone; the class token joins them at the end: B D h w -> B D h w and B 1 D."""
+    """Blocks over patches; the class token is added at the end: B D h w -> B D h w and B 1 D."""
 
     def __init__(self, blocks: list["XCABlock"], site: Site, config: XCiTConfig) -> None:
         position = FourierConfig().build(site.dim, grid=site.grid, num_prefix=0)
@@ -117,7 +117,7 @@ class XCABlock(Block):
 
 
 class LocalPatchInteraction(nn.Module):
-    """Two depth-wise convolutions, since XCA mixes no patches with their neighbours: B N D -> B N D."""
+    """Two depth-wise convolutions, since XCA does not mix neighbouring patches: B N D -> B N D."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -131,9 +131,9 @@ class LocalPatchInteraction(nn.Module):
 
 
 class ClassBlock(nn.Module):
-    """The class token attends to all tokens and passes an MLP: B 1+N D -> B 1+N D (CaiT, arXiv:2103.17239).
+    """Class attention and an MLP for the class token: B 1+N D -> B 1+N D (CaiT, arXiv:2103.17239).
 
-    As in the authors' code, the normalised patches are added to the patches where the class token gets its branch.
+    As in the authors' code, the normalised patches are added to the patches in the residual connection.
     """
 
     def __init__(self, site: Site, *, layer_scale: float, norm_all: bool) -> None:
@@ -173,9 +173,9 @@ XCIT = Family(
     config=XCiTConfig,
     module=XCiT,
     paper="arXiv:2106.09681",
-    idea="Attention is turned by a right angle: channels attend to channels over all patches, at a cost linear in the "
-    "patches. Small depth-wise convolutions let neighbours talk, and a class token reads the result at the end.",
-    use="For large images and small patches, where attention over all pairs of patches costs too much.",
+    idea="Transposed attention: channels attend to channels, at a cost linear in the number of patches. Small "
+    "depth-wise convolutions mix neighbouring patches, and a class token attends to the result at the end.",
+    use="Large images and small patches, for which attention over all pairs of patches costs too much.",
     presets={
         f"xcit_{name}_{depth}_p{patch_size}": _size(name, depth, patch_size)
         for patch_size in (16, 8)

@@ -1,4 +1,4 @@
-"""What a model costs, by layer: parameters, multiplications, and the memory that training keeps."""
+"""The cost of a model by layer: parameters, multiply-accumulates, and activation memory in training."""
 
 from vitrail.profiling.count import Cost, cost, sketch
 from vitrail.profiling.describe import describe

@@ -1,4 +1,4 @@
-"""The page of all families, made from the registry: a picture of the stages of each, its idea, its sizes."""
+"""The documentation page of all families, generated from the registry: a diagram of the stages, the idea, the sizes."""
 
 import math
 from collections import Counter
@@ -16,9 +16,9 @@ from vitrail.profiling.listed import listed_cost
 
 _HEAD = """# Models
 
-Every family of the registry, as `vitrail models --page docs` writes it down. The pictures are drawn from the configs:
-a box is as high as its grid is fine, and as wide as the stage has blocks. Parameters and multiply-accumulates (MACs)
-are counted for one image of the size named.
+All families; `vitrail models --page docs` writes this page. The diagrams show the stages of the first size of a family:
+the height of a box is the resolution of its grid, its width the number of blocks. Parameters and multiply-accumulates
+(MACs) are for one image of the given size.
 """
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#57606a}.s{font-size:11px}rect{fill:#8ab4d8;stroke:#39739d;"
@@ -53,13 +53,13 @@ def section(family: Family) -> str:
         "",
         f"Paper: <{paper}>" if paper != family.paper else f"Paper: {paper}",
         "",
-        "| model | image | parameters | MACs | weights that fit |",
+        "| model | image | parameters | MACs | published weights |",
         "|---|---|---|---|---|",
         *rows,
     ])  # fmt: skip
 
 
-def picture(family: Family) -> str:
+def diagram(family: Family) -> str:
     """The stages of a family's first preset as an SVG."""
     name = next(iter(family.presets))
     model = sketch(name)
@@ -67,7 +67,7 @@ def picture(family: Family) -> str:
     height, width = model.config.image_size
     parts.append(f'<text x="{left}" y="{_TOP + _HIGHEST / 2}">{height} x {width}</text>')
     left += 96
-    for grid, wide, dim, told in _stages(model):
+    for grid, wide, dim, lines in _stages(model):
         high = _HIGHEST * (0.25 + 0.75 * math.log2(max(grid) + 1) / math.log2(max(height, width) / 2 + 1))
         across = _NARROWEST + 10.0 * wide
         top, middle = _TOP + (_HIGHEST - high) / 2, _TOP + _HIGHEST / 2
@@ -77,7 +77,7 @@ def picture(family: Family) -> str:
         parts.append(f'<text x="{left:.0f}" y="{below:.0f}">{grid[0]} x {grid[1]} x {dim}</text>')
         parts += [
             f'<text class="s" x="{left:.0f}" y="{below + 15 * row:.0f}">{escape(line)}</text>'
-            for row, line in enumerate(told, start=1)
+            for row, line in enumerate(lines, start=1)
         ]
         left += across + _GAP
     across, down = left, _TOP + _HIGHEST + 68
@@ -87,7 +87,7 @@ def picture(family: Family) -> str:
 
 
 def _stages(model: Backbone) -> Iterator[tuple[tuple[int, int], int, int, list[str]]]:
-    """Grid, number of blocks, width and what the blocks are, for each level of a model."""
+    """Grid, number of blocks, width and types of blocks, for each level of a model."""
     for level, part in zip(pyramid(model), model.stages if isinstance(model, Staged) else [model], strict=True):
         dim, height, width = level.shape[1:]
         blocks = list(part.get_submodule("blocks").children())
@@ -99,11 +99,11 @@ def _stages(model: Backbone) -> Iterator[tuple[tuple[int, int], int, int, list[s
 
 
 def write(folder: Path) -> Path:
-    """Writes models.md and its pictures into a folder of documents; returns the page."""
-    pictures = folder / "images" / "models"
-    pictures.mkdir(parents=True, exist_ok=True)
+    """Writes models.md and its diagrams to a documentation folder; returns the page."""
+    diagrams = folder / "images" / "models"
+    diagrams.mkdir(parents=True, exist_ok=True)
     for family in FAMILIES.values():
-        (pictures / f"{family.name}.svg").write_text(picture(family))
+        (diagrams / f"{family.name}.svg").write_text(diagram(family))
     file = folder / "models.md"
     file.write_text(page())
     return file

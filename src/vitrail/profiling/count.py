@@ -1,4 +1,4 @@
-"""Counting by module: parameters, multiply-accumulates (MACs), and the bytes that training keeps for backward."""
+"""Counting by module: parameters, multiply-accumulates (MACs), and the bytes saved for the backward pass."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,13 +13,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from vitrail.config import apply
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
-from vitrail.models.initialise import Undrawn
+from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import create
 from vitrail.profiling.dry_run import FusedKernels, Shapes, storage_key
 
 
 class Cost(NamedTuple):
-    """What a model costs in one forward pass of one image."""
+    """The parameters of a model and the MACs of one forward pass of one image."""
 
     parameters: int
     macs: int
@@ -39,13 +39,13 @@ class Node:
 
     @property
     def total(self) -> tuple[int, int, int]:
-        """Parameters, MACs and kept bytes with all children."""
+        """Parameters, MACs and kept bytes, including all children."""
         parts = [child.total for child in self.children]
         parameters, macs, kept = (sum(column) for column in zip((0, 0, 0), *parts, strict=True))
         return self.parameters + parameters, self.macs + macs, self.kept + kept
 
     def absorb(self) -> None:
-        """Takes over the weights of layers that never ran: who reads them without calling the layer is their user."""
+        """Adds the parameters of children that were never called: their parent uses the weights directly."""
         for child in self.children:
             child.absorb()
         unused = [child for child in self.children if not child.ran and not child.children]
@@ -54,7 +54,7 @@ class Node:
 
 
 def cost(model: str | Backbone) -> Cost:
-    """Parameters and MACs of a model or a name, for one image of its size; quick enough for long lists."""
+    """Parameters and MACs of a model or a name, for one image of its size; fast enough for long lists."""
     built = named_or_given(model)
     macs: list[int] = []
     with dry(built, macs.append) as images:
@@ -63,22 +63,22 @@ def cost(model: str | Backbone) -> Cost:
 
 
 def pyramid(model: Backbone) -> tuple[Tensor, ...]:
-    """The levels of a model for one image of its size, B C h w each, without numbers in them."""
+    """The feature maps of a model for one image of its size, B C h w each, without data."""
     with dry(model, lambda _: None) as images:
         return model.features(images).pyramid
 
 
 @contextmanager
 def dry(model: Backbone, on_macs: Callable[[int], None]) -> Iterator[Tensor]:
-    """While this is on, the model runs on shapes alone, in evaluation; gives one image to run it on."""
+    """A context in which the model runs on shapes only, in evaluation; yields one image to run it on."""
     with training_mode(model, on=False), torch.no_grad(), Shapes(on_macs), FusedKernels(on_macs):
         yield blank_images(model, None, 1)
 
 
 def count(model: Backbone, images: Tensor) -> Node:
-    """The tree of modules with their counts: MACs of a forward pass in evaluation, kept bytes of one in training.
+    """The tree of modules with their counts: MACs of a forward pass in evaluation, saved bytes of one in training.
 
-    Only shapes are run, so the model may be of any size, on any device, and is left as it was.
+    It runs on shapes only: the model may have any size, on any device, and is not changed.
     """
     tree = _Tree(model)
     shapes, kernels = Shapes(tree.on_macs), FusedKernels(tree.on_macs)
@@ -95,34 +95,34 @@ def count(model: Backbone, images: Tensor) -> Node:
 
 
 def sketch(name: str, /, **changes: Any) -> Backbone:
-    """`create` on paper: the model with its shapes and config, but no memory for its weights."""
-    with torch.device("meta"), Undrawn():
+    """`create` without memory for the weights (device "meta"): only shapes and config."""
+    with torch.device("meta"), SkipInit():
         return create(name, **changes)
 
 
 def named_or_given(model: str | Backbone, image_size: int | tuple[int, int] | None = None) -> Backbone:
-    """The model itself, or the sketch of the one that is named."""
+    """The model itself, or a model without data (`sketch`) for a name."""
     if isinstance(model, Backbone):
         return model
     if not isinstance(model, str):
-        raise ConfigError(f"{model!r:.60} ({type(model).__name__}) is neither a vitrail model nor the name of one")
+        raise ConfigError(f"expected a vitrail model or the name of one, not {model!r:.60} ({type(model).__name__})")
     return sketch(model) if image_size is None else sketch(model, image_size=image_size)
 
 
 def blank_images(model: Backbone, image_size: int | tuple[int, int] | None, batch: int) -> Tensor:
-    """Images B C H W without pixels, of the size and type that the model takes."""
+    """Images B C H W without data, of the size and type of the model."""
     config = model.config if image_size is None else apply(model.config, {"image_size": image_size})
     return torch.empty(batch, config.channels, *config.image_size, dtype=float_type(model), device="meta")
 
 
 def float_type(model: nn.Module) -> torch.dtype:
-    """The floating-point type of the weights, float32 where there are none."""
+    """The floating-point type of the weights; float32 if there are none."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 @contextmanager
 def training_mode(model: nn.Module, *, on: bool) -> Iterator[None]:
-    """Training or evaluation for a while; afterwards every module is in the mode it was in."""
+    """Switches to training or evaluation; afterwards every module is in its previous mode."""
     before = [(module, module.training) for module in model.modules()]
     try:
         model.train(on)
@@ -133,7 +133,7 @@ def training_mode(model: nn.Module, *, on: bool) -> Iterator[None]:
 
 
 class _Tree:
-    """The nodes of a model, and who runs at the moment."""
+    """The nodes of a model, and the stack of running modules."""
 
     def __init__(self, model: nn.Module) -> None:
         self.counting = True
@@ -145,7 +145,7 @@ class _Tree:
         self._saves_before: list[int] = []
 
     def _grow(self, module: nn.Module, path: str, seen: set[nn.Parameter]) -> Node:
-        """A node for each module; what is shared belongs to the first that holds it."""
+        """A node for each module; shared parameters count for the first module that has them."""
         fresh = [p for p in module.parameters(recurse=False) if p not in seen]
         seen.update(fresh)
         node = self.nodes[module] = Node(path, module, parameters=sum(p.numel() for p in fresh))
@@ -156,7 +156,7 @@ class _Tree:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Follows which module runs, by hooks that are gone afterwards."""
+        """Tracks the running module with hooks, which are removed afterwards."""
         with ExitStack() as hooks:
             for module, node in self.nodes.items():
                 if node is not self.root:
@@ -171,7 +171,7 @@ class _Tree:
 
     def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         node, silent = self._running.pop(), self._saves_before.pop() == self._saves
-        # A layer that learns but saved nothing is checkpointed: its caller kept the inputs on its behalf.
+        # A trainable layer that saved nothing is checkpointed: its inputs, saved by the caller, count for the layer.
         if silent and any(p.requires_grad for p in module.parameters()):
             for tensor in inputs:
                 if isinstance(tensor, Tensor):
@@ -185,15 +185,15 @@ class _Tree:
             taker.kept += tensor.untyped_storage().nbytes()
 
     def on_macs(self, macs: int) -> None:
-        """A matrix product in the module that runs."""
+        """Adds the MACs of a matrix product to the running module."""
         self._running[-1].macs += macs if self.counting else 0
 
     def ignore(self, tensors: list[Tensor]) -> None:
-        """Weights are there anyway: backward keeps nothing by pointing at them."""
+        """Marks weights, which are not counted as saved for the backward pass."""
         self._owners.update((storage_key(tensor), (tensor, None)) for tensor in tensors)
 
     def on_saved(self, tensor: Tensor) -> Tensor:
-        """A tensor that backward will need; memory that several share counts once, for the first."""
+        """Counts a tensor that is saved for the backward pass; shared memory counts once, for the first module."""
         self._saves += 1
         key = storage_key(tensor)
         if key not in self._owners:

@@ -15,18 +15,18 @@ from vitrail.report import Facts, Report, Table, Text, Unit, Value, show
 
 _NOTES = (
     "All numbers are for the whole batch. MACs are the multiply-accumulates of matrix products and convolutions in "
-    "one forward pass; one MAC is two FLOPs. Activations are what a training step holds from the forward to the "
-    "backward pass beside the weights, where fused attention keeps no N x N matrix and a dropout mask takes one byte "
-    "an element. Memory that layers share counts once, for the first that saved it."
+    "one forward pass; one MAC is two FLOPs. Activations are the memory that a training step saves for the backward "
+    "pass in addition to the weights; fused attention saves no N x N matrix, and a dropout mask takes one byte per "
+    "element. Memory that layers share counts once, for the first layer that saved it."
 )
 
 
 def describe(
     model: str | Backbone, *, image_size: int | tuple[int, int] | None = None, batch: int = 1, depth: int = 2
 ) -> Report:
-    """Parameters, MACs and activation memory by layer, down to `depth` levels; runs shapes only, in no time.
+    """Parameters, MACs and activation memory by layer, down to `depth` levels of modules.
 
-    A name is described without memory for its weights; a model is left exactly as it was.
+    It runs on shapes only: fast, without memory for the weights of a name; a model is not changed.
     """
     for name, value in (("batch", batch), ("depth", depth)):
         if value < 1:
@@ -35,14 +35,14 @@ def describe(
     images = blank_images(built, image_size, batch)
     tree = count(built, images)
     parameters, macs, kept = tree.total
-    learning = sum(p.numel() for p in built.parameters() if p.requires_grad)
+    trainable = sum(p.numel() for p in built.parameters() if p.requires_grad)
     facts: dict[str, Value] = {
         "class": type(built).__name__,
         "images": " x ".join(map(str, images.shape)),
         "dtype": str(float_type(built)).removeprefix("torch."),
         "checkpointing": built.checkpointing,
         "parameters": parameters,
-        **({"parameters that learn": learning} if learning != parameters else {}),
+        **({"trainable parameters": trainable} if trainable != parameters else {}),
         "weights": sum(p.numel() * p.element_size() for p in built.parameters()),
         "MACs": macs,
         "FLOPs": 2 * macs,
@@ -54,13 +54,13 @@ def describe(
 
 
 def _title(config: BackboneConfig) -> str:
-    """What a model without a name is called: its family, and the named size that it is."""
+    """The title for a model: its family, and its preset name if it has one."""
     family, name = type(config).__name__.removesuffix("Config"), name_of(config)
     return family if name is None else f"{family}: {name}"
 
 
 def summary(config: BackboneConfig) -> dict[str, Value]:
-    """The options of a config that are on, as people would write them; what the image says is left out."""
+    """The options of a config that are set, as users would write them, without image size and channels."""
     shown = {
         field.name: _written(getattr(config, field.name))
         for field in dataclasses.fields(config)
@@ -103,7 +103,7 @@ def _layers(tree: Node, depth: int) -> Table:
 
 
 def _rows(node: Node, path: str, times: int, depth: int) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
-    """Path, module and counts of the layers below a node, each counted `times`; equal neighbours share a row."""
+    """Path, module and counts of the layers below a node, counted `times`; equal consecutive layers share a row."""
     for run in _runs(node):
         first, many = run[0], times * len(run)
         name = first.path[len(node.path) :].lstrip(".")
@@ -115,7 +115,7 @@ def _rows(node: Node, path: str, times: int, depth: int) -> Iterator[tuple[str, 
             kind = type(first.module).__name__
             yield below, f"{len(run)} x {kind}" if len(run) > 1 else kind, (parameters * many, macs * many, kept * many)
             inner = list(_rows(first, below, many, depth - 1)) if depth > 1 else []
-            if len(inner) > 1:  # a single layer inside would only repeat the row
+            if len(inner) > 1:  # a single inner layer would only repeat the row
                 yield from inner
     if node.children and (node.parameters or node.macs or node.kept):
         counts = (node.parameters * times, node.macs * times, node.kept * times)
@@ -123,7 +123,7 @@ def _rows(node: Node, path: str, times: int, depth: int) -> Iterator[tuple[str, 
 
 
 def _runs(node: Node) -> list[list[Node]]:
-    """The layers below a node, lists looked through, in runs of neighbours that are the same in all counts."""
+    """The layers below a node, including those in lists, grouped by equal consecutive ones."""
     runs: list[list[Node]] = []
     for child in node.children:
         if isinstance(child.module, nn.ModuleList | nn.Sequential):
@@ -136,7 +136,7 @@ def _runs(node: Node) -> list[list[Node]]:
 
 
 def _numbered(before: Node, after: Node) -> bool:
-    """Whether two layers are neighbours in one list."""
+    """Whether two layers are consecutive in a list."""
     (home, first), (other, second) = ((f".{node.path}").rsplit(".", maxsplit=1) for node in (before, after))
     return home == other and first.isdecimal() and second.isdecimal()
 

@@ -1,4 +1,4 @@
-"""A forward pass on shapes alone: nothing is computed or allocated, and every matrix product is counted."""
+"""A forward pass on shapes only: nothing is computed or allocated, and every matrix product is counted."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,25 +14,25 @@ Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 
 def storage_key(tensor: Tensor) -> int:
-    """What two tensors have in common when they share memory; good as long as one of them lives."""
+    """An id of a tensor's memory, the same for tensors that share it; valid while one of them exists."""
     return tensor.untyped_storage()._cdata
 
 
 class Shapes(TorchDispatchMode):
-    """Turns every tensor into one without data (device "meta") and tells `on_macs` the size of each product.
+    """Replaces every tensor by one without data (device "meta") and calls `on_macs` with the MACs of each product.
 
-    The shape rules of some operators cost a millisecond of Python each, so their outcome is remembered: all blocks of
-    a model after the first come nearly free.
+    Results are cached, since the shape functions of some operators take a millisecond of Python: all blocks of a model
+    after the first are almost free.
     """
 
     def __init__(self, on_macs: Callable[[int], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_macs = on_macs
-        self._blanks: dict[int, tuple[Tensor, Tensor]] = {}  # the first tensor is held so that its id stays its own
+        self._blanks: dict[int, tuple[Tensor, Tensor]] = {}  # the first tensor is kept so that its id is not reused
         self._known: dict[Any, list[Layout]] = {}
 
     def blank(self, tensor: Tensor) -> Tensor:
-        """The same shape without data; always the same one for the same tensor."""
+        """A tensor of the same shape without data; always the same one for the same tensor."""
         if tensor.is_meta:
             return tensor
         if id(tensor) not in self._blanks:
@@ -60,7 +60,7 @@ class Shapes(TorchDispatchMode):
         return type(value)(map(self._blanked, value)) if isinstance(value, list | tuple) else value
 
     def _remember(self, key: Any, given: list[Tensor], result: Any) -> None:
-        """Keeps the layout of fresh results; a view or a change in place must happen each time."""
+        """Caches the layouts of new tensors; views and in-place operations must run each time."""
         made = result if isinstance(result, tuple | list) else [result]
         if not given or not all(isinstance(tensor, Tensor) for tensor in made):
             return
@@ -71,7 +71,7 @@ class Shapes(TorchDispatchMode):
 
 
 def _key(values: Iterable[Any], given: list[Tensor]) -> tuple[Any, ...]:
-    """What the outcome's layout depends on; collects the tensors on the way."""
+    """What the layout of the result depends on; also collects the tensors in `given`."""
     parts: list[Any] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -85,10 +85,10 @@ def _key(values: Iterable[Any], given: list[Tensor]) -> tuple[Any, ...]:
 
 
 class FusedKernels(TorchFunctionMode):
-    """Attention, dropout and norms as an accelerator runs them, whatever the machine at hand would choose.
+    """Attention, dropout and norms as a GPU runs them, whatever the current machine would use.
 
-    Attention is one kernel that keeps q, k, v, its output and one number a row; dropout keeps one byte an element;
-    RMSNorm keeps its input and one number a row, batch norm its input and two numbers a channel.
+    Attention is one kernel that saves q, k, v, its output and one number per row; dropout saves one byte per element;
+    RMSNorm saves its input and one number per row, batch norm its input and two numbers per channel.
     """
 
     def __init__(self, on_macs: Callable[[int], None]) -> None:
@@ -107,7 +107,7 @@ class FusedKernels(TorchFunctionMode):
             return _batch_norm(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _attention(  # noqa: PLR0917  (the signature of the function that it stands for)
+    def _attention(  # noqa: PLR0917  (the signature of the function that it replaces)
         self,
         query: Tensor,
         key: Tensor,
@@ -118,19 +118,19 @@ class FusedKernels(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """B A N d, B A M d, B A M e -> B A N e; a causal mask saves nothing here, as no kernel skips all of it."""
+        """B A N d, B A M d, B A M e -> B A N e; a causal mask is counted as full attention."""
         self.on_macs(query.shape[:-1].numel() * key.shape[-2] * (key.shape[-1] + value.shape[-1]))
         mixed: Tensor = _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
         return mixed
 
 
 class _FusedAttention(torch.autograd.Function):
-    """What a fused attention kernel returns and keeps, without the work (FlashAttention, arXiv:2205.14135)."""
+    """What a fused attention kernel returns and saves, without the computation (FlashAttention, arXiv:2205.14135)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """B A N d -> B A N e."""
-        same = query.shape[-1] == value.shape[-1]  # then the kernels take over the queries' order in memory
+        same = query.shape[-1] == value.shape[-1]  # then the output has the memory layout of the queries
         mixed = torch.empty_like(query) if same else query.new_empty(*query.shape[:-1], value.shape[-1])
         row_sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, mask, mixed, row_sums)
@@ -142,7 +142,7 @@ def _dropout(tensor: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 class _FusedBatchNorm(torch.autograd.Function):
-    """What a batch norm returns and keeps, without the work: one image may stand for a batch that has a variance."""
+    """What a batch norm returns and saves, without the computation; it also accepts a batch of one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, weight: Tensor | None) -> Tensor:
@@ -152,7 +152,7 @@ class _FusedBatchNorm(torch.autograd.Function):
         return torch.empty_like(tensor)
 
 
-def _batch_norm(  # noqa: PLR0917  (the signature of the function that it stands for)
+def _batch_norm(  # noqa: PLR0917  (the signature of the function that it replaces)
     tensor: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -169,7 +169,7 @@ def _batch_norm(  # noqa: PLR0917  (the signature of the function that it stands
 
 
 class _FusedRMSNorm(torch.autograd.Function):
-    """What a fused RMSNorm returns and keeps, without the work."""
+    """What a fused RMSNorm returns and saves, without the computation."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, weight: Tensor | None, axes: int) -> Tensor:
@@ -187,12 +187,12 @@ def _rms_norm(
 
 
 def _convolution(image: Tensor, weight: Tensor, *rest: Any) -> int:
-    """Each output pixel meets all weights of its channel; in a transposed convolution each input pixel does."""
+    """Output pixels times the weights of a channel; input pixels for a transposed convolution."""
     transposed, result = rest[4], rest[-1]
     return (image if transposed else result).numel() * weight[0].numel()
 
 
-# The product of the sizes of all indices involved; the last argument is the result.
+# MACs by operator: the product of the sizes of all indices; the last argument is the result.
 _PRODUCTS: dict[Any, Callable[..., int]] = {
     aten.mm.default: lambda a, b, _: a.numel() * b.shape[-1],
     aten.bmm.default: lambda a, b, _: a.numel() * b.shape[-1],

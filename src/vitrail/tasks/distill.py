@@ -1,35 +1,33 @@
 """Distillation: a student learns from labels and from a teacher that sees the same images."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.config import Positive, Rate
 from vitrail.data.dataset import Batch
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.targets import LabelsTarget, Schema
 from vitrail.errors import ConfigError, InputError
 from vitrail.models.backbone import Backbone
 from vitrail.models.distilled import Distilled
-from vitrail.tasks.classify import Classify
+from vitrail.tasks.classify.multi_label import MultiLabel
+from vitrail.tasks.classify.one_class import Classify, ClassifyConfig
+from vitrail.tasks.task import Task, TaskConfig
 
-Kind = Literal["hard", "soft", "token"]
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey (ITU-R BT.601)
-
-
-class Normalisation(NamedTuple):
-    """The mean and deviation, of each channel and for pixels from 0 to 1, that a model's images were brought to."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 class Teacher:
     """Any module that turns images into logits, in evaluation mode and without gradients.
 
-    It is no part of the student: no parameter, no state. It sees the student's images, augmented as they are, at
-    its own size and in its own colours; where both normalisations are given, in its own. `thresholds` K say from which
-    probability on it gives a label, where images have several.
+    Its parameters are not part of the student. It sees the student's images, augmented as they are, at
+    its own size and in its own colours; where both preprocessings are given, normalised as its own were. `thresholds` K
+    are the probabilities from which on it gives a label, where images have several.
     """
 
     def __init__(
@@ -37,28 +35,29 @@ class Teacher:
         module: nn.Module,
         *,
         image_size: tuple[int, int] | None = None,
-        normalisation: Normalisation | None = None,
-        student_normalisation: Normalisation | None = None,
+        preprocess: Preprocess | None = None,
+        student: Preprocess | None = None,
         thresholds: Sequence[float] | None = None,
     ) -> None:
-        if (normalisation is None) != (student_normalisation is None):
-            raise ConfigError("a teacher's normalisation needs the student's beside it: both must be given, or none")
+        if (preprocess is None) != (student is None):
+            raise ConfigError("a teacher's preprocessing needs the student's beside it: give both, or none")
         self.module = module.eval().requires_grad_(False)
         config = module.config if isinstance(module, Backbone) else None
         fixed = None if config is None or config.dynamic_size else config.image_size
         self.image_size = image_size or fixed
         self.channels = None if config is None else config.channels
         self.classes = module.labels if isinstance(module, Backbone) else None
-        self._own, self._student, self._thresholds = normalisation, student_normalisation, thresholds
+        self._own, self._student, self._thresholds = preprocess, student, thresholds
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """The student's images B C H W -> logits B K."""
         if self._own is not None and self._student is not None:
-            images = images * _column(self._student.std, images) + _column(self._student.mean, images)
+            mean, std = self._student.statistics
+            images = images * _column(std, images) + _column(mean, images)
         images = self._coloured(images)
         if self._own is not None:
-            images = (images - _column(self._own.mean, images)) / _column(self._own.std, images)
+            images = self._own.scaled(images)
         if self.image_size is not None and tuple(images.shape[2:]) != self.image_size:
             images = F.interpolate(images, size=self.image_size, mode="bicubic", antialias=True)
         self.module.eval().to(images.device)  # it does not move with the student
@@ -88,76 +87,118 @@ def _column(values: tuple[float, ...], images: Tensor) -> Tensor:
     return torch.tensor(values, device=images.device, dtype=images.dtype).view(1, -1, 1, 1)
 
 
-class Distill(Classify):
-    """Classification with a teacher; the teacher's part of the loss has the weight `weight`.
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(ClassifyConfig, kind="distill"):
+    """Classification with a teacher, whose part of the loss has the weight `weight`.
 
     "soft": the divergence of the student's distribution from the teacher's, both at a `temperature` T, times T^2
     (arXiv:1503.02531). "hard": the class that the teacher names is a second label. "token": the class head learns
     from labels, the distillation head from the class that the teacher names (DeiT, arXiv:2012.12877).
 
-    With `multi_label` each label is a distribution of its own, yes or no: "soft" is the mean of their divergences,
-    and what the teacher names is every label that it gives.
+    Where images have several labels, each label is a distribution of its own, yes or no: "soft" is the mean of their
+    divergences, and what the teacher names is every label that it gives.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        teacher: Teacher | nn.Module,
-        classes: Sequence[str],
-        multi_label: bool = False,
-        kind: Kind = "soft",
-        weight: float = 0.5,
-        temperature: float = 3.0,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(backbone, classes=classes, multi_label=multi_label, label_smoothing=label_smoothing)
-        if kind == "token" and getattr(backbone, "distillation_head", None) is None:
+    inferred: ClassVar[bool] = False
+    method: Literal["soft", "hard", "token"] = "soft"
+    weight: Rate = 0.5
+    temperature: Positive = 3.0
+
+    def build(self, backbone: Backbone | None, schema: Schema) -> Task:
+        """The student; `learn_from` gives it its teacher."""
+        one = not isinstance(next(iter(self.learns(schema).values())), LabelsTarget)
+        return (Distill if one else DistillLabels)(self, schema, backbone)
+
+    def stored(self) -> TaskConfig:
+        """What is left without the teacher: a classifier."""
+        return ClassifyConfig(label_smoothing=self.label_smoothing)
+
+
+class _Student(Task):
+    """What a student of any kind of labels does."""
+
+    config: DistillConfig
+    classes: tuple[str, ...]
+    field: str
+
+    teacher: tuple[Teacher, ...] = ()  # in a tuple, so that state_dict, parameters, train and to do not reach it
+
+    def learn_from(self, teacher: Teacher | nn.Module) -> None:
+        """Takes a teacher."""
+        teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
+        if self.config.method == "token" and getattr(self.backbone, "distillation_head", None) is None:
             raise ConfigError(
                 f"distillation by token needs a model with a distillation head, such as deit_tiny_distilled_patch16; "
-                f"{type(backbone).__name__} has none"
+                f"{type(self.backbone).__name__} has none"
             )
-        if not 0 <= weight <= 1 or temperature <= 0:
-            raise ConfigError(f"weight is {weight}, temperature {temperature}; weight is 0 to 1, temperature above 0")
-        self.kind, self.weight, self.temperature = kind, weight, temperature
-        # Not a module here, so that state_dict, parameters, train and to do not reach it.
-        self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
-        self._order = _order(self.teacher.classes, self.classes)
+        self.teacher = (teacher,)
+        self._order = _order(teacher.classes, self.classes)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """The weighted sum of what the labels and what the teacher ask for."""
-        taught = self.teacher(batch.images)
+        """The weighted sum of the losses from the labels and from the teacher."""
+        if not self.teacher:
+            raise ConfigError("distillation needs a teacher: --teacher RUN (teacher= in Python)")
+        teacher_logits = self.teacher[0](batch.images)
         if self._order is not None:
-            taught = taught[:, self._order]
-        if taught.shape[1] != len(self.classes):
-            raise ConfigError(f"the teacher knows {taught.shape[1]} classes, the data have {len(self.classes)}")
-        if isinstance(self.backbone, Distilled) and self.kind == "token":
+            teacher_logits = teacher_logits[:, self._order]
+        if teacher_logits.shape[1] != len(self.classes):
+            raise ConfigError(f"the teacher has {teacher_logits.shape[1]} classes, the data have {len(self.classes)}")
+        if isinstance(self.backbone, Distilled) and self.config.method == "token":
             by_class, by_teacher = self.backbone.heads(self.backbone.features(batch.images))
         else:
-            by_class = by_teacher = self.outputs(batch.images)
-        found = self.losses(by_class, batch.labels)
-        teaching, agreement = (self._several if self.multi_label else self._one)(by_teacher.float(), taught)
-        loss = (1 - self.weight) * found["loss"] + self.weight * teaching
+            by_class = by_teacher = self.backbone(batch.images)
+        found = self.losses(by_class, batch.targets[self.field])
+        teaching, agreement = self.teacher_loss(by_teacher.float(), teacher_logits)
+        loss = (1 - self.config.weight) * found["loss"] + self.config.weight * teaching
         return found | {"loss": loss, "teacher": teaching.detach(), "agreement": agreement}
 
-    def _one(self, logits: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
-        """What the teacher asks for where an image has one label, and the share of images on which both agree."""
-        agreement = (logits.detach().argmax(dim=1) == taught.argmax(dim=1)).float().mean()
-        if self.kind != "soft":
-            return F.cross_entropy(logits, taught.argmax(dim=1)), agreement
-        student, teacher = (F.log_softmax(each / self.temperature, dim=1) for each in (logits, taught))
-        divergence = F.kl_div(student, teacher, log_target=True, reduction="batchmean")
-        return self.temperature**2 * divergence, agreement
+    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The loss from labels."""
+        raise NotImplementedError
 
-    def _several(self, logits: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
-        """The same where it may have several: each label counts alone, in the loss and in the agreement."""
-        given = self.teacher.gives(taught)
+    def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss from the teacher's logits B K, and the share of answers on which both agree."""
+        raise NotImplementedError
+
+
+class Distill(_Student, Classify):
+    """A classifier that learns from a teacher as well."""
+
+    config: DistillConfig
+
+    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Cross entropy."""
+        return Classify.losses(self, logits, labels)
+
+    def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Of one class an image."""
+        agreement = (logits.detach().argmax(dim=1) == teacher_logits.argmax(dim=1)).float().mean()
+        if self.config.method != "soft":
+            return F.cross_entropy(logits, teacher_logits.argmax(dim=1)), agreement
+        heat = self.config.temperature
+        student, teacher = (F.log_softmax(each / heat, dim=1) for each in (logits, teacher_logits))
+        return heat**2 * F.kl_div(student, teacher, log_target=True, reduction="batchmean"), agreement
+
+
+class DistillLabels(_Student, MultiLabel):
+    """The same with several labels an image: each label counts alone."""
+
+    config: DistillConfig
+
+    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Binary cross entropy."""
+        return MultiLabel.losses(self, logits, labels)
+
+    def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Of several labels an image."""
+        given = self.teacher[0].gives(teacher_logits)
         agreement = ((logits.detach() > 0) == (given > 0)).float().mean()
-        if self.kind != "soft":
+        if self.config.method != "soft":
             return F.binary_cross_entropy_with_logits(logits, given), agreement
-        student, teacher = (_yes_or_no(each / self.temperature) for each in (logits, taught))
+        heat = self.config.temperature
+        student, teacher = (_yes_or_no(each / heat) for each in (logits, teacher_logits))
         divergence = F.kl_div(student, teacher, log_target=True, reduction="sum") / logits.numel()
-        return self.temperature**2 * divergence, agreement
+        return heat**2 * divergence, agreement
 
 
 def _yes_or_no(logits: Tensor) -> Tensor:
@@ -165,13 +206,13 @@ def _yes_or_no(logits: Tensor) -> Tensor:
     return torch.stack([F.logsigmoid(logits), F.logsigmoid(-logits)], dim=-1)
 
 
-def _order(taught: Sequence[str] | None, classes: Sequence[str]) -> list[int] | None:
+def _order(known: Sequence[str] | None, classes: Sequence[str]) -> list[int] | None:
     """Where the teacher has each class of the data; None where it has no names, or the same in the same order."""
-    if taught is None or tuple(taught) == tuple(classes):
+    if known is None or tuple(known) == tuple(classes):
         return None
-    if missing := [name for name in classes if name not in taught]:
+    if missing := [name for name in classes if name not in known]:
         raise ConfigError(
-            f"the teacher does not know {', '.join(map(repr, missing[:3]))}, of which there are images, but "
-            f"{', '.join(taught[:5])}{' and others' if len(taught) > 5 else ''}; teach by a model of the data's classes"
+            f"the teacher does not have the class {', '.join(map(repr, missing[:3]))}; it has "
+            f"{', '.join(known[:5])}{' and others' if len(known) > 5 else ''}; choose a teacher with the data's classes"
         )
-    return [list(taught).index(name) for name in classes]
+    return [list(known).index(name) for name in classes]

@@ -1,20 +1,37 @@
-"""The contract of every task: a backbone, and what is asked of it."""
+"""The contract of every task: what a backbone learns, what its outputs mean, and how that is measured and shown.
 
-from abc import abstractmethod
+To add a task: one file here with a `TaskConfig` and a `Task`, and one line in `vitrail/tasks/__init__.py`. Training,
+evaluation, prediction, explanations, export and the service know tasks through these methods alone.
+"""
+
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vitrail.config import Choice
-from vitrail.data.dataset import Batch
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
+from vitrail.data.dataset import Batch, Targets
+from vitrail.data.targets import Schema
+from vitrail.errors import ConfigError, Unsupported, nearest
 from vitrail.models.backbone import Backbone
+from vitrail.report import Section
+from vitrail.report.metric import Metric
+from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
+
+Outputs = Mapping[str, Tensor]
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
 class Meter(Protocol):
     """Collects batches and sums them up; it can be pickled and merged, so that processes share their results."""
 
-    def update(self, outputs: Tensor, labels: Tensor) -> None:
+    def update(self, outputs: Outputs, targets: Targets) -> None:
         """Takes in one batch, which may be empty: what the model said, and the truth."""
         ...
 
@@ -27,40 +44,226 @@ class Meter(Protocol):
         ...
 
 
-class Task(nn.Module):
-    """Owns a backbone; the trainer knows a task through these methods alone."""
+class Agreement(NamedTuple):
+    """How close the outputs of an artefact are to those of the model that it was made from."""
 
-    backbone: Backbone
-    classes: tuple[str, ...]  # none where the task reads no labels
-    best_metric: str  # of `metrics().compute()`, higher is better: what the best checkpoint is chosen by
+    error: float  # the largest difference over the largest output
+    cosine: float  # the least of all images
+    agreement: float  # the share of images with the same answer
+
+
+class TaskConfig(Choice):
+    """The options of a task, as recipes, run.json and artefacts store them."""
+
+    target_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of target that it learns from; none: it reads no labels
+    inferred: ClassVar[bool] = True  # whether data of such a kind alone are enough to choose it
+    student: ClassVar[str | None] = None  # the kind of task that is the same with a teacher
+
+    @abstractmethod
+    def build(self, backbone: Backbone | None, schema: Schema) -> "Task":
+        """The task around a model; without one it reads the outputs of an artefact."""
+
+    @abstractmethod
+    def num_outputs(self, schema: Schema) -> int:
+        """The width of the model's head; 0 for none."""
+
+    def stored(self) -> "TaskConfig":
+        """The task that the trained model is for: itself, unless training needs more than its result."""
+        return self
+
+    def learns(self, schema: Schema) -> dict[str, Any]:
+        """The part of a schema that the task learns from; ConfigError where there is none."""
+        found = {name: target for name, target in schema.items() if target.kind in self.target_kinds}
+        if self.target_kinds and not found:
+            have = ", ".join(target.describe() for target in schema.values()) or "none that could be recognised"
+            raise ConfigError(
+                f"task {self.kind!r} needs a target of kind {' or '.join(self.target_kinds)}; the data have {have}. "
+                "Choose another task, or name the column of a table with the target (--label)"
+            )
+        return found
+
+    def adapt(
+        self, schema: Schema, augment: AugmentConfig, mix: MixConfig
+    ) -> tuple[Schema, AugmentConfig, MixConfig, list[str]]:
+        """What training uses of a schema and of augmentation, and notes on what was changed."""
+        notes: list[str] = []
+        if augment.flip and not all(target.keeps("flip") for target in schema.values()):
+            augment = replace(augment, flip=False)
+            notes.append("horizontal flips are off: they may falsify the target (if not: --set task.safe=flip)")
+        moves = augment.crop != "none" or augment.randaugment
+        if moves and not all(target.keeps("crop") for target in schema.values()):
+            augment = replace(augment, crop="none", randaugment=0)
+            notes.append(
+                "crops, shifts and RandAugment are off: they may falsify the target (if not: --set task.safe=crop)"
+            )
+        return schema, augment, mix, notes
+
+
+class Task(nn.Module, ABC):
+    """A backbone, and what is asked of it; without a backbone, the meaning of outputs that an artefact computes."""
+
+    config: TaskConfig
+    schema: Schema
+    best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by, higher is better
+    tie_metric: ClassVar[str | None] = None  # decides between equals, lower is better
+    about_metrics: ClassVar[Mapping[str, Metric]] = {}
+    relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
+    columns: tuple[str, ...] = ()  # of a table of predictions
+    output_names: tuple[str, ...] = ()  # of the head's outputs
+
+    def __init__(self, config: TaskConfig, schema: Schema, backbone: Backbone | None) -> None:
+        super().__init__()
+        self.config, self.schema = config, dict(schema)
+        if backbone is not None:
+            self.backbone = backbone
+
+    # Learning
 
     @abstractmethod
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Scalars by name; "loss" is minimised, the others are shown. Labels may be soft: B K float32."""
-
-    @abstractmethod
-    def outputs(self, images: Tensor) -> Tensor:
-        """What metrics are made of, a row an image: logits B K, or errors."""
-
-    @abstractmethod
-    def metrics(self) -> Meter:
-        """A fresh meter for one evaluation."""
-
-    @abstractmethod
-    def predict(self, images: Tensor) -> Mapping[str, Tensor]:
-        """Named results for float images B C H W; with classes outputs, probabilities and chosen, B K each."""
-
-    def adopt(self, results: Mapping[str, Any]) -> None:
-        """Takes over what a validation chose, e.g. thresholds, so that predictions use it."""
+        """Scalars by name; "loss" is minimised, the others are shown."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The loss: what wrappers of modules (DDP, FSDP, compile) call."""
         return self.loss(batch)
 
+    @abstractmethod
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """What metrics, answers and artefacts are made of, by name: tensors B ... of float images B C H W."""
 
-class PretrainConfig(Choice):
-    """How a model learns from images alone, before it learns from labels."""
+    def learn_from(self, teacher: Any) -> None:
+        """Takes a teacher, a model or `vitrail.tasks.distill.Teacher`, to learn from as well."""
+        raise ConfigError(f"task {self.config.kind!r} cannot learn from a teacher; leave out --teacher")
+
+    def fit(self, targets: Targets) -> None:
+        """Takes over what it needs of all training targets before the first step, e.g. their mean."""
+
+    # Measuring
 
     @abstractmethod
-    def build(self, backbone: Backbone) -> Task:
-        """The task around a model without a head."""
+    def metrics(self) -> Meter:
+        """A fresh meter for one evaluation."""
+
+    def is_better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+        """Whether a validation beats another; between equals, as few images often give, `tie_metric` decides."""
+        if new[self.best_metric] != old[self.best_metric] or self.tie_metric is None:
+            return new[self.best_metric] > old[self.best_metric]
+        return new.get(self.tie_metric, math.inf) < old.get(self.tie_metric, math.inf)
+
+    def adopt(self, results: Mapping[str, Any]) -> None:
+        """Takes over what a validation chose, e.g. thresholds."""
+
+    def calibrate(self, outputs: Outputs, targets: Targets) -> None:
+        """Calibrates answers on validation images: fits a temperature, or prediction intervals."""
+
+    def clear_calibration(self) -> None:
+        """Undoes `calibrate`, so that metrics are those of the model as it was trained."""
+
+    def state(self) -> dict[str, Any]:
+        """What validation chose and calibration found, as plain data."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+
+    def calibration(self) -> str:
+        """What was calibrated, in one sentence; empty where there is nothing to calibrate."""
+        return ""
+
+    # Answers
+
+    @abstractmethod
+    def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
+        """An answer for each image; Unsupported where the task gives none."""
+
+    @abstractmethod
+    def errors(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """How wrong each image is, 0 for right: B. It chooses the examples of a report."""
+
+    def answer_schema(self) -> dict[str, Any]:
+        """The JSON schema of `Answer.to_json`."""
+        return {"type": "object"}
+
+    # Reports
+
+    @abstractmethod
+    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+        """Sections of a report on an evaluation, with pictures where there are examples."""
+
+    def lead(self, results: Mapping[str, Any]) -> str:
+        """The result in a sentence, without a full stop."""
+        return f"Evaluated on {int(results['images']):,} images"
+
+    def intervals(self, results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals of metrics, where they are known."""
+        return {}
+
+    # Artefacts
+
+    def graph(self, outputs: Outputs) -> dict[str, Tensor]:
+        """What an exported graph gives: outputs, and what is made of them with tensors alone."""
+        return dict(outputs)
+
+    def agreement(self, expected: Arrays, found: Arrays) -> Agreement:
+        """How close outputs are to others, and on which share of images the answer is the same."""
+        name = next(iter(expected))
+        error, cosine = distance(expected[name], found[name])
+        return Agreement(error, cosine, float(self.same(expected, found).mean()))
+
+    @abstractmethod
+    def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
+        """Whether the answers to each image are the same: B bool."""
+
+    # Explanations
+
+    def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
+        """Which output of the head is explained for each image: the one of that name, or by default the answer; B."""
+        if not self.output_names:
+            raise Unsupported(f"a model of task {self.config.kind!r} has no outputs to explain")
+        count, device = len(next(iter(outputs.values()))), next(iter(outputs.values())).device
+        if name is None:
+            return self.likeliest(outputs)
+        if name not in self.output_names:
+            raise ConfigError(f"the model has no output {name!r}; {nearest(name, self.output_names)}")
+        return torch.full((count,), self.output_names.index(name), device=device)
+
+    def likeliest(self, outputs: Outputs) -> Tensor:
+        """The output that an explanation shows by default: B."""
+        values = next(iter(outputs.values()))
+        return torch.zeros(len(values), dtype=torch.int64, device=values.device)
+
+    def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
+        """Outputs of the head as what curves of insertion and deletion follow, 0 to 1: B K -> B K.
+
+        `reference` are the outputs for the whole images, where `relative_scores` asks for them. By default a score is
+        how close an output is to that: 1 for the same.
+        """
+        return torch.exp(-(logits - (0.0 if reference is None else reference)).abs())
+
+
+def distance(expected: "np.ndarray[Any, Any]", found: "np.ndarray[Any, Any]") -> tuple[float, float]:
+    """The largest difference over the largest value, and the least cosine of all images: B ... -> two numbers."""
+    first, second = (np.asarray(one, dtype=np.float64).reshape(len(one), -1) for one in (expected, found))
+    error = float(np.abs(first - second).max() / max(np.abs(first).max(), 1e-12))
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return error, float(((first * second).sum(axis=1) / np.maximum(norms, 1e-12)).min())
+
+
+def require_finite(values: Tensor) -> Tensor:
+    """The same values; ValueError where one is NaN or infinite, since no answer can be made of it."""
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError("the model answered with numbers that are not finite")
+    return values
+
+
+def infer(schema: Schema) -> type[TaskConfig]:
+    """The task that a schema suggests; ConfigError where none does."""
+    kinds = [kind for kind in TaskConfig.kinds.values() if issubclass(kind, TaskConfig) and kind.inferred]
+    for kind in kinds:
+        if any(target.kind in kind.target_kinds for target in schema.values()):
+            return kind
+    unlabelled = [name for name, kind in TaskConfig.kinds.items() if not getattr(kind, "target_kinds", ())]
+    raise ConfigError(
+        "the data have no labels: put the images of each class into a folder of its own, or name a table with a column "
+        f"of labels; to learn from images alone, choose --task {' or '.join(unlabelled)}"
+    )

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,46 +12,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import Augment, Prepare
-from vitrail.data.batches import Batches
-from vitrail.data.broken import Skipped, Tally, left_out, lost, lost_from_split
-from vitrail.data.cache import Packed, Progress, pack
+from vitrail.data.augment.augmentation import Augment
+from vitrail.data.augment.mix import Mix
+from vitrail.data.broken import Skipped, Tally, left_out, lost_from_split
 from vitrail.data.dataset import Batch, Dataset
-from vitrail.data.mix import Mix
-from vitrail.data.split import counts
-from vitrail.data.stored import stored_size
+from vitrail.data.feeds.choice import choose, make_feed, open_images
+from vitrail.data.feeds.feed import ImageSet
+from vitrail.data.feeds.pack_size import stored_as, stored_parts
+from vitrail.data.feeds.packing import Progress
+from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError, DataError
+from vitrail.files import write_tensors
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
-from vitrail.models.checkpoint.files import write_json, write_tensors
+from vitrail.runs.evaluate import numbers
+from vitrail.runs.record import Result
+from vitrail.runs.trained import BESIDE, MODEL, beside_model
 from vitrail.tasks.task import Task
 from vitrail.training.config import TrainConfig, change
 from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, spread, whole
-from vitrail.training.ema import Average
+from vitrail.training.eta import ways_to_shorten
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
-from vitrail.training.normalisation import of_config
-from vitrail.training.optimiser import build as build_optimiser
-from vitrail.training.pace import sooner
+from vitrail.training.optim.ema import Average
+from vitrail.training.optim.optimiser import build as build_optimiser
+from vitrail.training.optim.schedule import Schedule
 from vitrail.training.plan import Plan
-from vitrail.training.schedule import Schedule
 from vitrail.training.state import Learner
 from vitrail.training.step import RecordedStep, Step, recordable
-from vitrail.training.validate import numbers, validate
+from vitrail.training.validate import validate
 
-BESIDE = "task.safetensors"  # the file of what a task learned that is no part of its model
 EVALUATED_AT_ONCE = 4  # times the batch of a training step: no activations are kept
-_MODEL = "backbone."  # the tensors of the model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packs:
-    """The images of a run, decoded."""
+    """The images of a run, packed or streamed."""
 
-    train: Packed
-    val: Packed
-    test: Packed | None
+    train: ImageSet
+    val: ImageSet
+    test: ImageSet | None
 
     @property
     def skipped(self) -> Skipped:
@@ -59,35 +60,42 @@ class Packs:
         return (*self.train.skipped, *self.val.skipped, *(() if self.test is None else self.test.skipped))
 
 
-def pack_split(
+def open_split(
     plan: Plan, dataset: Dataset, *, learning: bool, tally: Tally | None = None, progress: Progress | None = None
-) -> Packed:
+) -> ImageSet:
     """All images of a split, at the size at which a run stores them.
 
     What validation was carved out of is stored as a whole, for any seed, at the size of the images to learn from.
     """
-    size, of_whole = _size(plan, dataset, learning=learning), _size(plan, plan.data.train, learning=True)
-    channels = plan.backbone_config.channels
-    return pack(dataset, size=size, channels=channels, tally=tally, progress=progress, whole=size == of_whole)
+    fit = _stored(plan, dataset, learning=learning)
+    whole = fit == _stored(plan, plan.data.train, learning=True)
+    return open_images(dataset, fit, feed=plan.config.feed, tally=tally, progress=progress, whole=whole)
 
 
-def _size(plan: Plan, dataset: Dataset, *, learning: bool) -> tuple[int, int]:
-    """The size of stored images; those to learn from leave room for crops."""
-    cropped = learning and plan.config.augment.crop == "resized"
-    return stored_size(dataset, plan.backbone_config.image_size, cropped=cropped)
+def _stored(plan: Plan, dataset: Dataset, *, learning: bool) -> Preprocess:
+    """How images are stored; those to learn from leave room for crops."""
+    return stored_as(dataset, plan.preprocess, cropped=learning and _crops(plan))
+
+
+def _crops(plan: Plan) -> bool:
+    """Whether images to learn from are cropped at random."""
+    return plan.config.augment.crop == "resized"
 
 
 def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
-    """Decodes all images once, and fits the batch to a set that is smaller than one."""
-    notes, splits = [], plan.data
+    """Packs all images or prepares to stream them, and fits the batch to a set that is smaller than one."""
+    splits, parts = plan.data, stored_parts(plan.data, plan.preprocess, cropped=_crops(plan))
+    chosen = world.collect(choose(parts, wanted=plan.config.feed))[0]  # free disk may differ from process to process
+    plan = replace(plan, config=change(plan.config, {"feed": chosen.feed}))
+    notes = [] if chosen.note is None else [chosen.note]
     tally = Tally(sum(len(part) for part in (splits.train, splits.val, splits.test) if part is not None))
     if not world.main:
         world.wait()  # the first process writes the cache, the others read it
     with logs.reading("training images") as progress:
-        train = pack_split(plan, splits.train, learning=True, tally=tally, progress=progress)
-    with logs.reading("images to judge by") as progress:
-        judged = partial(pack_split, plan, learning=False, tally=tally, progress=progress)
-        val, test = judged(splits.val), None if splits.test is None else judged(splits.test)
+        train = open_split(plan, splits.train, learning=True, tally=tally, progress=progress)
+    with logs.reading("validation and test images") as progress:
+        evaluated = partial(open_split, plan, learning=False, tally=tally, progress=progress)
+        val, test = evaluated(splits.val), None if splits.test is None else evaluated(splits.test)
     packs = Packs(train=train, val=val, test=test)
     if world.main:
         world.wait()
@@ -104,33 +112,27 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
         raise ConfigError(
             f"batch_size {config.batch_size} does not divide into {config.accumulate} parts to accumulate"
         )
-    fresh = [note for note in notes if note not in plan.notes]  # a resumed run has told them before
+    fresh = [note for note in notes if note not in plan.notes]  # those of a resumed run were shown before
     for note in fresh:
         logs.say(note)
-    plan = Plan(**{**vars(plan), "config": config, "notes": (*plan.notes, *fresh)})
-    return plan, packs
+    return replace(plan, config=config, notes=(*plan.notes, *fresh)), packs
 
 
 def _without(plan: Plan, packs: Packs) -> Iterator[str]:
-    """What is said of a class that broken images have left without one; DataError where it cannot be learned."""
+    """What is said of targets that broken images have left without one; DataError where these cannot be learned."""
     pairs = {
         "train": (plan.data.train, packs.train),
         "val": (plan.data.val, packs.val),
         "test": (plan.data.test, packs.test),
     }
     for split, (part, packed) in pairs.items():
-        if part is None or packed is None or not plan.classes:
+        if part is None or packed is None:
             continue
-        if names := lost(part.classes, counts(part), counts(packed)):
-            if split == "train":
-                raise DataError(lost_from_split(split, names))
-            yield lost_from_split(split, names)
-
-
-def preparation(plan: Plan) -> Prepare:
-    """What makes the model's input of stored images, without chance."""
-    config = plan.backbone_config
-    return Prepare(plan.config.augment, image_size=config.image_size, channels=config.channels)
+        for name, target in plan.schema.items():
+            if names := target.lost(part.targets[name], packed.targets[name]):
+                if split == "train":
+                    raise DataError(lost_from_split(split, names))
+                yield lost_from_split(split, names)
 
 
 def assemble(
@@ -142,7 +144,7 @@ def assemble(
     precision, note = choose_precision(config.precision, device)
     if note is not None:
         logs.say(note)
-    task = plan.task(blank=blank).to(device)
+    task = plan.build_task(blank=blank).to(device)
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,
@@ -154,7 +156,7 @@ def assemble(
     step = (RecordedStep if recorded else Step)(
         learner=learner,
         loss=loss,
-        treat=Treatment(plan),
+        treat=Treatment(plan, packs.train, device),
         device=device,
         seed=config.seed,
         clip=config.optimiser.clip,
@@ -163,15 +165,17 @@ def assemble(
     )
     rows = {"seed": config.seed, "device": device, "rank": world.rank, "world": world.size}
     part, at_once = config.batch_size // config.accumulate, config.batch_size * EVALUATED_AT_ONCE
-    feed = Batches(packs.train, batch_size=part, shuffle=True, drop_last=True, **rows)  # type: ignore[arg-type]
-    val = Batches(packs.val, batch_size=at_once, shuffle=False, **rows)  # type: ignore[arg-type]
+    feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, **rows)
+    val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    logs.images, logs.compiled, logs.advise = config.batch_size, config.compile, partial(sooner, plan, device)
+    logs.images, logs.compiled, logs.advise = config.batch_size, config.compile, partial(ways_to_shorten, plan, device)
     return Loop(
         config=config,
         step=step,
         feed=feed,
-        evaluate=partial(validate, task, val, preparation(plan), device=device, precision=precision, world=world),
+        evaluate=partial(
+            validate, task, val, packs.val.prepare(plan.preprocess), device=device, precision=precision, world=world
+        ),
         publish=partial(publish, plan, task, folder, world),
         schedule=Schedule.of(config.schedule, epochs=config.epochs, steps=len(feed) // config.accumulate),
         store=store(folder / "checkpoints", keep=config.keep, world=world),
@@ -184,15 +188,16 @@ def assemble(
 class Treatment:
     """Augments and mixes the batch of an epoch as a plan says."""
 
-    def __init__(self, plan: Plan) -> None:
-        config, model = plan.config, plan.backbone_config
-        size = {"image_size": model.image_size, "channels": model.channels}
-        self.augment = Augment(config.augment, **size, seed=config.seed)  # type: ignore[arg-type]
+    def __init__(self, plan: Plan, images: ImageSet, device: torch.device) -> None:
+        config = plan.config
+        self.augment = Augment(
+            config.augment, plan.preprocess, seed=config.seed, schema=plan.schema, aspects=images.aspects(device)
+        )
         mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
-        self.mix = Mix(config.mix, num_classes=len(plan.classes), seed=config.seed) if mixes else None
+        self.mix = Mix(config.mix, schema=plan.schema, seed=config.seed) if mixes else None
 
     def __call__(self, batch: Batch, epoch: int | Tensor) -> Batch:
-        """uint8 images -> float images, and soft labels where images are mixed."""
+        """uint8 images -> float images; targets move with the pixels and are mixed with the images."""
         batch = self.augment(batch, epoch)
         return batch if self.mix is None else self.mix(batch, epoch)
 
@@ -207,21 +212,16 @@ def publish(plan: Plan, task: Task, folder: Path, world: World, results: Mapping
         if plan.config.lora is not None:
             add_lora(model, plan.config.lora)
     model.load_state_dict(
-        {name.removeprefix(_MODEL): state[name] for name in state if name.startswith(_MODEL)}, assign=True
+        {name.removeprefix(MODEL): state[name] for name in state if name.startswith(MODEL)}, assign=True
     )
-    model.normalisation = of_config(plan.config.augment)
+    model.labels, model.preprocess = task.backbone.labels, plan.preprocess
     save(merge_lora(model), folder)
     if rest := {name: state[name] for name in beside_model(task)}:
         write_tensors(folder / BESIDE, rest, {})
-    best: dict[str, Any] = {**numbers(results)}
-    if "thresholds" in results:
-        best["thresholds"] = results["thresholds"].tolist()
-    write_json(folder / "best.json", best)
-
-
-def beside_model(task: Task) -> list[str]:
-    """The names of what a task learns that is no part of its model, such as a decoder."""
-    return [name for name, _ in task.named_parameters() if not name.startswith(_MODEL)]
+    before = task.state()
+    task.adopt(results)
+    Result(metrics=numbers(results), state=task.state()).write(folder)
+    task.load_state(before)  # training continues as before
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Everything that a training run can be told: the fields of a recipe."""
+"""All options of a training run: the fields of a recipe."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 from vitrail.config import Alias, Choice, Config, Count, NotNegative, Positive, Range, Rate, apply
-from vitrail.data.augment import AugmentConfig, MixConfig
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.errors import ConfigError
-from vitrail.tasks.mae import MAEConfig  # noqa: F401  (it registers its kind)
-from vitrail.tasks.task import PretrainConfig
+from vitrail.tasks import classify, distill, mae, regress  # noqa: F401  (they register their kinds)
+from vitrail.tasks.task import TaskConfig
 
 C = TypeVar("C", bound=Config)
 
@@ -40,26 +40,20 @@ class ScheduleConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillConfig(Config):
-    """How a student listens to its teacher, where it has one; see `vitrail.tasks.distill`."""
-
-    kind: Literal["soft", "hard", "token"] = "soft"
-    weight: Rate = 0.5
-    temperature: Positive = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     """A recipe: model, data treatment, optimisation.
 
     `batch_size` counts images per optimiser step over all processes and all `accumulate` parts. `options` are changes
-    to the model's config, as keywords of `vitrail.create`. `pretrain` learns from the images alone and leaves a model
-    without a head, ready to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32
-    elsewhere; "fp32" is float32.
+    to the model's config, as keywords of `vitrail.create`. `preprocess` are changes to the preprocessing: mean, std,
+    crop, interpolation, resize. `task` is inferred from the data where it is left out; "mae" learns from the images
+    alone and leaves a model without a head, to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
+    `feed` "packed" decodes all images once into a file, "streamed" decodes them in each epoch; "auto" chooses by size.
     """
 
     model: str = "vit_tiny_patch16"
     options: dict[str, Any] = field(default_factory=dict)
+    task: TaskConfig | None = None  # None: inferred from the data
+    preprocess: dict[str, Any] = field(default_factory=dict)
     image_size: tuple[Count, Count] | None = None
     epochs: Count = 30
     batch_size: Count = 256
@@ -68,13 +62,11 @@ class TrainConfig(Config):
     schedule: ScheduleConfig = ScheduleConfig()
     augment: AugmentConfig = AugmentConfig()
     mix: MixConfig = MixConfig()
-    label_smoothing: Rate = 0.0
-    distill: DistillConfig = DistillConfig()
-    pretrain: PretrainConfig | None = None  # e.g. "mae"; None: labels are learned
     ema: Rate | None = None
     precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
     compile: bool = False
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
+    feed: Literal["auto", "packed", "streamed"] = "auto"
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     early_stop: Count | None = None  # epochs without a better validation metric
     eval_every: Count = 1  # epochs
@@ -85,7 +77,7 @@ class TrainConfig(Config):
     lora: Count | None = None  # rank of low-rank updates; all else but the head stays as it is
 
 
-# What others call a key of a recipe, or its part.
+# Names that other tools use for a key of a recipe, or for a part of it.
 _ELSEWHERE = {
     "accum_iter": "accumulate",
     "arch": "model",
@@ -113,7 +105,10 @@ _ELSEWHERE = {
     "reprob": "augment.erase",
     "resolution": "image_size",
     "scheduler": "schedule",
-    "smoothing": "label_smoothing",
+    "label_smoothing": "task.label_smoothing",
+    "mean": "preprocess.mean",
+    "smoothing": "task.label_smoothing",
+    "std": "preprocess.std",
     "warmup": "schedule.warmup_epochs",
     "wd": "optimiser.weight_decay",
 }
@@ -122,7 +117,7 @@ FREE = ("keep", "save_every", "save_steps")
 
 
 def usual_name(name: str) -> str | None:
-    """The key of a recipe, such as "optimiser.lr", that others call so, or that is called so within its part."""
+    """The key of a recipe, such as "optimiser.lr", that other tools call so, or that is called so within its part."""
     inside = [
         f"{part.name}.{field.name}"
         for part in dataclasses.fields(TrainConfig)

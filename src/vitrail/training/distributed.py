@@ -27,10 +27,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.errors import CheckpointError, TrainingError
+from vitrail.errors import CheckpointError, TrainingError, WriteError
+from vitrail.files import write_json
 from vitrail.hardware import Precision
-from vitrail.layers.batch_norm import count_together
-from vitrail.models.checkpoint.files import write_json
+from vitrail.layers.batch_norm import sync_batch_norms
 from vitrail.tasks.task import Meter, Task
 from vitrail.training.state import Header, Learner, Progress, Store
 
@@ -43,7 +43,7 @@ _SETTLE = 0.1  # seconds for the threads of gloo to let go of their tensors
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run and this one's place among them."""
+    """The processes of a run, and the rank of this one."""
 
     rank: int = 0
     size: int = 1
@@ -70,7 +70,7 @@ class World:
         return dict(zip(values, (total / self.size).tolist(), strict=True))
 
     def merge(self, meter: M) -> M:
-        """One meter that has seen what the meters of all processes saw."""
+        """One meter with the batches of all processes."""
         if self.size == 1:
             return meter
         first, *others = self.collect(meter)
@@ -94,7 +94,7 @@ class World:
 
 @contextlib.contextmanager
 def join(device: torch.device) -> Iterator[World]:
-    """The place of this process among those that torchrun started; alone where it started none."""
+    """The rank of this process among those that torchrun started; a world of one where it started none."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == "1":
         yield World()
         return
@@ -116,8 +116,8 @@ def join(device: torch.device) -> Iterator[World]:
 def _leave() -> None:
     """Ends the process group.
 
-    A thread of gloo needs the interpreter once more, to let go of the tensors of its last work, and nothing tells when
-    it has; if it comes while the interpreter shuts down, the process aborts (pytorch/pytorch#190489).
+    A thread of gloo still needs the interpreter to free the tensors of its last work, and there is no way to wait for
+    it; if that happens while the interpreter shuts down, the process aborts (pytorch/pytorch#190489).
     """
     dist.destroy_process_group()
     time.sleep(_SETTLE)
@@ -137,7 +137,7 @@ def _own_store(shared: KeyStore, rank: int) -> KeyStore:
         shared.set(key, str(own.port))
         return own
     for _ in range(_PATIENCE):
-        port = int(shared.get(key))  # waits for the first one; may be that of a life before, where nobody listens
+        port = int(shared.get(key))  # waits for the first one; may be the port of an earlier start, which is closed
         try:
             own = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=2))
         except dist.DistError:
@@ -165,7 +165,7 @@ def launcher() -> list[str]:
 
 
 def restarted() -> bool:
-    """Whether torchrun's agent started this process again after a failure: then the run goes on from its checkpoint."""
+    """Whether torchrun's agent restarted this process after a failure: then the run resumes from its checkpoint."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
@@ -183,12 +183,13 @@ def spread(
             module.compile()
     if world.size == 1:
         return task
-    count_together(task)
+    sync_batch_norms(task)
     if shard == "ddp":
         return _replicated(task, [device.index] if device.type == "cuda" else None)
     if precision == "fp16":
         raise TrainingError("fp16 cannot be sharded: its loss scaling does not see all shards; use precision=bf16")
-    half = torch.bfloat16 if precision == "bf16" else None
+    # On a CPU autocast leaves norms alone, and theirs take no bf16 parameters with float32 tokens: all stay float32.
+    half = torch.bfloat16 if precision == "bf16" and device.type != "cpu" else None
     # Inputs stay as they are, since autocast casts where it must, and soft labels must not be rounded.
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
     mesh = init_device_mesh(device.type, (world.size,))
@@ -265,7 +266,7 @@ class ShardedStore(RankedStore):
         mine = {} if error else {item.name: _sha256(item) for item in new.glob(f"__{self.world.rank}_*")}
         everyone = self.world.collect((error, mine))
         if failed := [message for message, _ in everyone if message]:
-            raise CheckpointError(f"{file} could not be written, what was there before is untouched: {failed[0]}")
+            raise WriteError(f"cannot write {file}: {failed[0]}; an existing checkpoint is unchanged")
         if self.world.main:
             files = {name: sums for _, part in everyone for name, sums in part.items()}
             files[".metadata"] = _sha256(new / ".metadata")

@@ -1,48 +1,48 @@
-"""What learns and what stays as it is."""
+"""Which parameters are trained and which are frozen."""
 
 from typing import NamedTuple, TypeVar
 
 from torch import nn
 
 from vitrail.errors import ConfigError, nearest
-from vitrail.layers.batch_norm import hold_still
+from vitrail.layers.batch_norm import freeze_statistics
 from vitrail.report import show
 from vitrail.tasks.task import Task
 
 M = TypeVar("M", bound=nn.Module)
 
 
-class Learning(NamedTuple):
-    """How many numbers of a model learn, how many do not, and the names of the tensors on either side."""
+class Trainable(NamedTuple):
+    """How many parameters of a model are trained, how many are frozen, and the names of the tensors on either side."""
 
-    learning: int
+    trained: int
     frozen: int
-    learning_names: tuple[str, ...]
+    trained_names: tuple[str, ...]
     frozen_names: tuple[str, ...]
 
     def __str__(self) -> str:
-        total = self.learning + self.frozen
-        told = f"{show(self.learning, 'si')} of {show(total, 'si')} parameters learn"
-        if not self.frozen or not self.learning:
-            return told
-        return f"{told} ({show(self.learning / total, 'share')}), from {self.learning_names[0]} on"
+        total = self.trained + self.frozen
+        text = f"trainable parameters: {show(self.trained, 'si')} of {show(total, 'si')}"
+        if not self.frozen or not self.trained:
+            return text
+        return f"{text} ({show(self.trained / total, 'share')}), from {self.trained_names[0]} on"
 
 
-def learning(model: nn.Module) -> Learning:
-    """Which parameters of a model learn."""
+def trainable(model: nn.Module) -> Trainable:
+    """Which parameters of a model are trained."""
     parameters = list(model.named_parameters())
-    taught = [(name, parameter.numel()) for name, parameter in parameters if parameter.requires_grad]
+    free = [(name, parameter.numel()) for name, parameter in parameters if parameter.requires_grad]
     still = [(name, parameter.numel()) for name, parameter in parameters if not parameter.requires_grad]
-    return Learning(
-        sum(count for _, count in taught),
+    return Trainable(
+        sum(count for _, count in free),
         sum(count for _, count in still),
-        tuple(name for name, _ in taught),
+        tuple(name for name, _ in free),
         tuple(name for name, _ in still),
     )
 
 
 def freeze_until(model: M, name: str) -> M:
-    """Freezes, in place, everything that runs before a module such as "blocks.8"; it and all after it learn.
+    """Freezes, in place, everything that runs before a module such as "blocks.8"; the rest is trained.
 
     Modules run in the order in which they were made: a contract of every backbone. Running statistics of what is
     frozen stay as they are, too.
@@ -55,7 +55,7 @@ def freeze_until(model: M, name: str) -> M:
     for part in before:
         for parameter in modules[part].parameters(recurse=False):
             parameter.requires_grad_(False)
-    hold_still(root)
+    freeze_statistics(root)
     return model
 
 

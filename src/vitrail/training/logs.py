@@ -1,4 +1,4 @@
-"""What a run says while it goes: a bar in a terminal, a line an epoch elsewhere, and every number in metrics.jsonl."""
+"""Progress of a run: a bar in a terminal, a line an epoch elsewhere, and every number in metrics.jsonl."""
 
 import contextlib
 import json
@@ -20,13 +20,13 @@ from rich.progress import (
 )
 
 from vitrail.errors import ConfigError, TrainingError
-from vitrail.models.checkpoint.files import write_atomically
+from vitrail.files import write_atomically
 from vitrail.report import show
-from vitrail.training.pace import LONG, Pace, duration
+from vitrail.training.eta import LONG, StepTimer, duration
 
-_COUNT = "images"  # the metric that is the number of those judged, the same each time
+_COUNT = "images"  # the metric that is the number of validation images, the same each time
 _WIDE = 110  # characters of a terminal that has room for a bar beside the numbers
-_SILENCE = 60  # seconds after which a run says where it stands, where no bar shows it
+_SILENCE = 60  # seconds between lines on progress, where no bar shows it
 
 Sink = Literal["tensorboard", "wandb"]
 
@@ -58,11 +58,11 @@ class Logs:
         self.console = console or Console(stderr=True, quiet=self.silent)
         self.images = images  # of a step
         self.compiled = False  # whether the first step compiles the model
-        self.advise: Callable[[float], str] | None = None  # what makes a run shorter whose epochs take such seconds
+        self.advise: Callable[[float], str] | None = None  # how to shorten a run, by the seconds of an epoch
         self.writers: list[Writer] = [_WRITERS[sink](folder) for sink in sinks] if main else []
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._pace: Pace | None = None
+        self._timer: StepTimer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +106,8 @@ class Logs:
         """A new epoch, `done` of its steps being over already; `waited`: the seconds lost to data until now."""
         self._began = self._heard = time.perf_counter()
         self._epochs, self._epoch, self._steps, self._first, self._waited = epochs, epoch, steps, done, waited
-        if self._pace is None:
-            self._pace = Pace(left=(epochs - epoch) * steps - done, began=self._began, compiled=self.compiled)
+        if self._timer is None:
+            self._timer = StepTimer(left=(epochs - epoch) * steps - done, began=self._began, compiled=self.compiled)
         if self._shows_bars:
             text = TextColumn("{task.fields[text]}")
             self._start(f"epoch {epoch + 1}/{epochs}", steps, done, text, TimeRemainingColumn())
@@ -123,16 +123,16 @@ class Logs:
             self._bar.update(self._task, completed=done, text=text)
         elif self._silent_for(_SILENCE):
             self.say(f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {text}")
-        if self._pace is not None:
-            self._say_time(self._pace.step(done - self._first, time.perf_counter()))
+        if self._timer is not None:
+            self._say_time(self._timer.step(done - self._first, time.perf_counter()))
 
     def end(self, entry: Mapping[str, Any], *, best: bool) -> None:
         """The numbers of an epoch that is over."""
         self._clear()
         if not self.main:
             return
-        if self._pace is not None and entry["epoch"] < self._epochs:
-            self._say_time(self._pace.epoch(self._steps - self._first, time.perf_counter()))
+        if self._timer is not None and entry["epoch"] < self._epochs:
+            self._say_time(self._timer.epoch(self._steps - self._first, time.perf_counter()))
         flat = {f"{part}/{name}": value for part in ("train", "val") for name, value in entry.get(part, {}).items()}
         flat |= {name: value for name, value in entry.items() if isinstance(value, int | float)}
         try:
@@ -151,17 +151,17 @@ class Logs:
 
     def _say_time(self, seconds: float | None) -> None:
         """How long the run will take, where a step takes so many seconds; and what to do if that is long."""
-        if seconds is None or self._pace is None:
+        if seconds is None or self._timer is None:
             return
-        total, pace = seconds * self._pace.left, f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-        self.say(f"this will take about {duration(total)}: {self._pace.left:,} steps of {pace}")
+        total, pace = seconds * self._timer.left, f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+        self.say(f"this will take about {duration(total)}: {self._timer.left:,} steps of {pace}")
         if total >= LONG and self.advise is not None:
             self.say(self.advise(seconds * self._steps))
 
     @property
     def _hint(self) -> str:
-        """What a bar says before there are numbers."""
-        return "" if self._pace is None or self._pace.told else "timing the first step"
+        """The text of a bar before there are numbers."""
+        return "" if self._timer is None or self._timer.reported else "timing the first step"
 
     @property
     def _wide(self) -> bool:
@@ -214,7 +214,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError("TensorBoard is not installed: pip install 'vitrail[tensorboard]'") from error
+            raise ConfigError("TensorBoard is not installed: pip install tensorboard") from error
         self.writer = SummaryWriter(folder / "tensorboard")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -234,7 +234,7 @@ class WeightsAndBiases:
         try:
             import wandb  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
         except ImportError as error:
-            raise ConfigError("Weights & Biases is not installed: pip install 'vitrail[wandb]'") from error
+            raise ConfigError("Weights & Biases is not installed: pip install wandb") from error
         self.run = wandb.init(project="vitrail", name=folder.name, id=folder.name, resume="allow", dir=folder)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.data.batches import Batches
 from vitrail.data.dataset import Batch
+from vitrail.data.feeds.feed import Feed
+from vitrail.runs.evaluate import numbers
 from vitrail.training.config import TrainConfig
-from vitrail.training.guard import Guard, Signals, leave, refuse
+from vitrail.training.interrupts import FiniteCheck, Signals, leave, refuse
 from vitrail.training.logs import Logs
-from vitrail.training.schedule import Schedule
+from vitrail.training.optim.schedule import Schedule
 from vitrail.training.state import Progress, Store
 from vitrail.training.step import Step
-from vitrail.training.validate import numbers
 
-CHECK_EVERY = 10  # steps between looks at a GPU's numbers, since each look waits for it; a CPU is looked at each step
+CHECK_EVERY = 10  # steps between checks of a GPU's numbers, since each waits for it; a CPU's are checked every step
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,7 @@ class Loop:
 
     config: TrainConfig
     step: Step
-    feed: Batches
+    feed: Feed
     evaluate: Callable[[], Mapping[str, Any]]  # validation metrics of the task as it stands
     publish: Callable[[Mapping[str, Any]], object]  # keeps the task as it stands, with these metrics, as the best
     schedule: Schedule
@@ -47,7 +47,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.learner, self.world, self.device = self.step.learner, self.step.world, self.step.device
         self.steps = len(self.feed) // self.config.accumulate  # of an epoch
-        self.guard = Guard(self.device)
+        self.finite = FiniteCheck(self.device)
         self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
         self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
 
@@ -103,7 +103,7 @@ class Loop:
         for name, value in losses.items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value
         # Under fp16 an infinite gradient is routine: the scaler skips the step and lowers its scale.
-        self.guard.watch(now.step, losses["loss"], *([] if self.step.precision == "fp16" else [norm]))
+        self.finite.watch(now.step, losses["loss"], *([] if self.step.precision == "fp16" else [norm]))
         if self.learner.ema is not None:
             self.learner.ema.update()
         now.step, now.done = now.step + 1, now.done + 1
@@ -120,12 +120,12 @@ class Loop:
 
     def _check(self, signals: Signals) -> None:
         """Stops the run at a number that is not finite, or, after a save, at a signal that any process got."""
-        bad, signal = self.world.most(int(self.guard.first), signals.received)
+        bad, signal = self.world.most(int(self.finite.first), signals.received)
         if bad >= 0:
             refuse(bad, self.progress.epoch, self.store.steps())
         if signal and self.progress.done < self.steps:
             self.save()
-            self.logs.say(f"stopped after step {self.progress.step}; go on with: vitrail train --resume {self.folder}")
+            self.logs.say(f"stopped after step {self.progress.step}; resume with: vitrail train --resume {self.folder}")
             leave(signal)
 
     def _close(self, speed: Mapping[str, float]) -> None:
@@ -155,13 +155,15 @@ class Loop:
             self._explain_warmup(now.best)
         if now.stopped:
             name, epochs = self.learner.task.best_metric, self.config.epochs
-            self.logs.say(f"stops at epoch {now.epoch} of {epochs}: {patience} without a better {name} (early_stop)")
+            self.logs.say(
+                f"stopped at epoch {now.epoch} of {epochs}: no improvement of {name} for {patience} epochs (early_stop)"
+            )
 
     def _is_best(self, results: Mapping[str, float]) -> bool:
-        """Whether a validation is the best so far; none counts before training has really begun: after the warm-up."""
+        """Whether a validation is the best so far; epochs of the warm-up do not count."""
         now, value = self.progress, results[self.learner.task.best_metric]
-        begun = now.step >= self.schedule.warmup or now.epoch == self.config.epochs
-        if not begun or not math.isfinite(value) or not self._is_better(value, results):
+        counts = now.step >= self.schedule.warmup or now.epoch == self.config.epochs
+        if not counts or not math.isfinite(value) or not self._is_better(results):
             return False
         now.best, now.best_epoch, now.best_step = value, now.epoch, now.step
         return True
@@ -169,20 +171,19 @@ class Loop:
     def _explain_warmup(self, best: float) -> None:
         """Says of the first epoch that counts why it goes before a higher one of the warm-up, if there was one."""
         name = self.learner.task.best_metric
-        judged = {entry["val"][name]: entry["epoch"] for entry in self.progress.history if "val" in entry}
-        if higher := [value for value in judged if value > best]:
+        scores = {entry["val"][name]: entry["epoch"] for entry in self.progress.history if "val" in entry}
+        if higher := [value for value in scores if value > best]:
             self.logs.say(
-                f"epoch {judged[max(higher)]} had a higher {name}, {max(higher):.4f}, but was within the warm-up, when "
-                "none counts as the best (schedule.warmup_epochs)"
+                f"epoch {scores[max(higher)]} had a higher {name}, {max(higher):.4f}, but warm-up epochs are never "
+                "chosen as the best (schedule.warmup_epochs)"
             )
 
-    def _is_better(self, value: float, results: Mapping[str, float]) -> bool:
-        """Whether a validation beats the best; between equals, as few images often give, the likelihood decides."""
+    def _is_better(self, results: Mapping[str, float]) -> bool:
+        """Whether a validation beats the best, as the task sees it."""
         now = self.progress
-        if now.best is None or now.best_epoch is None or value != now.best:
-            return now.best is None or value > now.best
-        before = now.history[now.best_epoch - 1]["val"]
-        return results.get("nll", math.inf) < before.get("nll", math.inf)
+        if now.best is None or now.best_epoch is None:
+            return True
+        return self.learner.task.is_better(results, now.history[now.best_epoch - 1]["val"])
 
     def _sums(self) -> dict[str, float]:
         return self.world.mean({name: float(total) for name, total in self.totals.items()})

@@ -1,4 +1,4 @@
-"""Light over pictures: where a model looks, told by what its kind allows, at the cost of a pass or two."""
+"""Heat maps over pictures: attention, or Grad-CAM where a model has no attention matrix; a pass or two each."""
 
 from typing import NamedTuple, cast
 
@@ -22,7 +22,7 @@ class Light(NamedTuple):
 
     maps: Tensor
     words: str
-    told: str
+    text: str
 
 
 def light(model: Backbone, images: Tensor) -> Light:
@@ -52,8 +52,8 @@ def _attended(model: ViT, images: Tensor) -> Light:
     if isinstance(model.pool, AttentionPool):
         features = model.features(images)
         maps = model.pool.weights(features.patches)[:, :, 0].mean(dim=1).unflatten(1, features.grid)  # B h w
-        told = f"What the query that pools the patches attends to, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
-        return Light(maps.float(), "what the pooling query attends to", told)
+        text = f"What the query that pools the patches attends to, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
+        return Light(maps.float(), "what the pooling query attends to", text)
     tokens, grid = model.embed(images)
     for block in model.blocks[:-1]:
         tokens = block(tokens, grid)
@@ -64,22 +64,22 @@ def _attended(model: ViT, images: Tensor) -> Light:
     sums = [last.attention.weights(read, grid, rows=rows).sum(dim=2).mean(dim=1) for rows in asking.split(_ROWS)]
     maps = (torch.stack(sums).sum(dim=0) / len(asking))[:, -count:].unflatten(1, grid).float()  # B P+N -> B h w
     if by_class:
-        told = f"What the class token attends to in the last block, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
-        return Light(maps, "where the class token looks", told)
-    told = (
+        text = f"What the class token attends to in the last block, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
+        return Light(maps, "where the class token looks", text)
+    text = (
         "How much attention each patch receives from all patches in the last block, mean of the heads, "
         f"{_STRETCHED}. {_NOT_WHY}"
     )
-    return Light(maps, "the attention that patches receive", told)
+    return Light(maps, "the attention that patches receive", text)
 
 
 def _activated(model: Backbone, images: Tensor) -> Light:
     """How much each patch speaks for the likeliest class."""
     maps = grad_cam(model, images)
     if not maps.any():
-        raise Unsupported("no patch speaks for what the model says, so there is nothing to show of where it looks")
-    told = (
+        raise Unsupported("no patch has a positive effect on the answer, so there is no heat map to show")
+    text = (
         "How much each patch speaks for the class that the model finds likeliest: what is there, weighted by its "
         f"effect on that class, the positive part (Grad-CAM), {_STRETCHED}."
     )
-    return Light(maps, "what speaks for the answer", told)
+    return Light(maps, "what speaks for the answer", text)

@@ -1,9 +1,9 @@
-"""What a run will be, decided before its first step: data, model, sizes, batch; each choice with its reason."""
+"""What a run will be, decided before its first step: data, task, model, sizes, batch; each choice with its reason."""
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ from torch import nn
 from yaml.error import MarkedYAMLError
 
 from vitrail.config import from_dict, to_dict
-from vitrail.data.cache import Packed
 from vitrail.data.dataset import Dataset, Splits
-from vitrail.data.source import open_data
+from vitrail.data.feeds.feed import ImageSet
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.opening import survey
+from vitrail.data.sources.table import Wanted
+from vitrail.data.targets import Schema
 from vitrail.errors import BrokenImage, ConfigError, HeadNotice, ResampledNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
@@ -22,119 +25,134 @@ from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.models.registry import FAMILIES, build, create, is_known, resolve
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.recipes import read_recipe
-from vitrail.tasks.classify import Classify
-from vitrail.tasks.distill import Distill
-from vitrail.tasks.distill import Teacher as Listened
-from vitrail.tasks.task import Task
+from vitrail.runs.record import FILE, VERSION, Record
+from vitrail.runs.trained import open_model
+from vitrail.tasks.distill import Teacher as Listener
+from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
-from vitrail.training.freeze import freeze_until, learning
-from vitrail.training.normalisation import of_config
-from vitrail.training.start import BORROWED, FOR_LORA, called, changes_weights, check_weights, loaded, normalised
-from vitrail.training.trained import open_trained
+from vitrail.training.freeze import freeze_until, trainable
+from vitrail.training.start import BORROWED, FOR_LORA, changes_weights, check_weights, loaded, model_name, preprocess_of
+from vitrail.training.task_choice import Spec, TaskChoice, choose_task, open_for_task, split_spec
 
 Source = str | Path | Splits
 Teacher = str | Path | nn.Module
 
-_LOOKED_AT = 16  # images, spread over the set, that tell its size and colour
+_SAMPLED = 16  # images, spread over the set, that decide its size and colour
 _SMALL = 64  # pixels: images up to here get a model with small patches
 _FOR_SMALL = "vit32_conv"
-_AT_RANDOM = "what does not learn stays at random, since there are no weights to start from: name some (--from)"
-_STEPS = 16  # that an epoch should have at least, where nobody named a batch
+_RANDOM = "frozen layers keep random weights, since there are none to start from; pass --from"
+_STEPS = 16  # of an epoch at least, where no batch size was given
 _LEAST_BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that makes a run what it is; `task` gives fresh, equal objects each time."""
+    """Everything that makes a run what it is; `build_task` gives fresh, equal objects each time."""
 
     config: TrainConfig
     data: Splits
-    source: str | None  # what the data were opened by, where it was a name
+    schema: Schema  # the targets that the task learns from
+    preprocess: Preprocess
     model: Mapping[str, Any]  # family and config, as plain values
-    start: str | None  # the weights that a fresh task begins with
-    teacher: Teacher | None
-    notes: tuple[str, ...]
+    source: str | None = None  # what the data were opened by, where it was a name
+    wanted: Wanted = Wanted()
+    start: str | None = None  # the weights that a fresh task begins with
+    teacher: Teacher | None = None
+    notes: tuple[str, ...] = ()
+    weights: Backbone | None = field(default=None, repr=False)  # those of `start`, read once
+
+    @property
+    def task(self) -> TaskConfig:
+        """The task's config."""
+        assert self.config.task is not None  # noqa: S101  (a plan has decided)
+        return self.config.task
 
     @property
     def backbone_config(self) -> BackboneConfig:
         """The config of the model."""
         return from_dict(FAMILIES[self.model["family"]].config, self.model["config"])
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none where the task reads no labels."""
-        return classes_of(self.config, self.data)
-
-    def identity(self, train: Packed) -> dict[str, Any]:
-        """What must be equal for one run to go on as another."""
+    def identity(self, train: ImageSet) -> dict[str, Any]:
+        """What must be equal for a run to be resumed."""
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
-        data = {"images": len(train), "classes": list(self.classes), "checksum": train.checksum()}
-        plain: dict[str, Any] = json.loads(json.dumps({"recipe": recipe, "model": self.model, "data": data}))
+        data = {"images": len(train), "checksum": train.checksum()}
+        about = {"recipe": recipe, "model": self.model, "data": data, "preprocess": to_dict(self.preprocess)}
+        plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
 
-    def task(self, *, blank: bool = False) -> Task:
+    def build_task(self, *, blank: bool = False) -> Task:
         """A fresh task; `blank` without the weights it starts from, where others are about to replace them."""
         torch.manual_seed(self.config.seed)
-        config = self.config
         backbone = self.bare(blank=blank)
-        if config.lora is not None:
-            add_lora(backbone, config.lora)
-        if config.freeze_until is not None:
-            freeze_until(backbone, config.freeze_until)
-        if config.pretrain is not None:
-            return config.pretrain.build(backbone)
-        several, smoothing, how = self.data.train.multi_label, config.label_smoothing, config.distill
-        if self.teacher is None:
-            return Classify(backbone, classes=self.classes, multi_label=several, label_smoothing=smoothing)
-        return Distill(
-            backbone, teacher=self._listened(self.teacher), classes=self.classes, multi_label=several, kind=how.kind,
-            weight=how.weight, temperature=how.temperature, label_smoothing=smoothing,
-        )  # fmt: skip
+        if self.config.lora is not None:
+            add_lora(backbone, self.config.lora)
+        if self.config.freeze_until is not None:
+            freeze_until(backbone, self.config.freeze_until)
+        task = self.task.build(backbone, self.schema)
+        task.fit(self.data.train.targets)
+        if self.teacher is not None:
+            task.learn_from(self._listener(self.teacher))
+        return task
 
-    def _listened(self, teacher: Teacher) -> Listened:
-        """The teacher, which sees images as its own training did where the files beside its weights tell how."""
+    def _listener(self, teacher: Teacher) -> Listener:
+        """The teacher, with its own preprocessing where the files beside its weights have it."""
         if isinstance(teacher, nn.Module):
-            return Listened(teacher)
-        opened = open_trained(teacher)
-        several = self.data.train.multi_label
-        if opened.of_run and opened.multi_label != several:
-            words = {True: "several labels an image", False: "one class an image"}
-            raise ConfigError(f"the teacher {teacher} knows {words[not several]}, the data have {words[several]}")
-        thresholds = getattr(opened.task, "thresholds", None)
-        return Listened(
-            opened.task.backbone,
-            normalisation=opened.normalisation,
-            student_normalisation=None if opened.normalisation is None else of_config(self.config.augment),
-            thresholds=None if thresholds is None else thresholds.tolist(),
+            return Listener(teacher)
+        opened = open_model(teacher)
+        kinds = {target.kind for target in self.schema.values()}
+        theirs = {target.kind for target in opened.task.schema.values()}
+        if opened.record is not None and kinds != theirs:
+            raise ConfigError(
+                f"the teacher {teacher} learned from {', '.join(sorted(theirs))}; the data have "
+                f"{', '.join(sorted(kinds))}"
+            )
+        known = opened.preprocess if opened.preprocess_known else None
+        return Listener(
+            opened.backbone,
+            preprocess=known,
+            student=None if known is None else self.preprocess,
+            thresholds=opened.task.state().get("thresholds"),
         )
-
-    def finished(self, model: Backbone, thresholds: Sequence[float] | None = None) -> Task:
-        """The task around its best model, when there is nothing more to learn."""
-        if self.config.pretrain is not None:
-            return self.config.pretrain.build(model)
-        return Classify(model, classes=self.classes, multi_label=self.data.train.multi_label, thresholds=thresholds)
 
     def bare(self, *, blank: bool = False) -> Backbone:
         """The model alone, plain linear maps throughout."""
         backbone = build(FAMILIES[self.model["family"]], self.backbone_config)
         if self.start is not None and not blank:
-            with warnings.catch_warnings():
-                for told in (HeadNotice, ResampledNotice):  # when the plan was made
-                    warnings.simplefilter("ignore", told)
-                name = self.config.model if is_known(self.config.model) else None
-                weights = loaded(self.start, self.config, len(self.classes), model=name).state_dict()
-            backbone.load_state_dict(weights)
-        backbone.labels = self.classes or None
+            weights = self.weights or self._loaded(self.start)
+            backbone.load_state_dict(weights.state_dict())
+        backbone.preprocess = self.preprocess
         return backbone
 
+    def _loaded(self, start: str) -> Backbone:
+        with warnings.catch_warnings():
+            for notice in (HeadNotice, ResampledNotice):  # said when the plan was made
+                warnings.simplefilter("ignore", notice)
+            name = self.config.model if is_known(self.config.model) else None
+            return loaded(start, self.config, self.task.num_outputs(self.schema), model=name)
 
-def classes_of(config: TrainConfig, data: Splits) -> tuple[str, ...]:
-    """The classes that a run tells apart."""
-    return data.train.classes if config.pretrain is None else ()
+    def record(self, *, val: str | Path | float | None, command: str, environment: Mapping[str, Any]) -> Record:
+        """The content of run.json."""
+        return Record(
+            recipe=to_dict(self.config),
+            model=self.model,
+            task=self.task.stored(),
+            schema=self.schema,
+            preprocess=self.preprocess,
+            source=self.source,
+            val=str(val) if isinstance(val, Path) else val,
+            wanted=self.wanted,
+            learned=None if self.source is None else self.data.train.fingerprint,
+            start=self.start,
+            teacher=str(self.teacher) if isinstance(self.teacher, str | Path) else None,
+            has_teacher=self.teacher is not None,
+            notes=self.notes,
+            command=command,
+            environment=environment,
+        )
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sampled:
     """What a few images of a set have in common: the median height and width, and whether all are grey."""
 
     height: int
@@ -143,63 +161,77 @@ class Seen:
 
 
 def make_plan(
-    data: Source, *, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
-    start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
-    changes: Mapping[str, Any] | None = None,
+    data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
+    recipe: str | Path | Mapping[str, Any] | None = None, start: str | Path | None = None,
+    teacher: Teacher | None = None, val: str | Path | float | None = None, changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
-    """A plan for new data: opens them, looks at a few images, and decides what was left open."""
+    """A plan for new data: opens them, chooses the task, looks at a few images, and decides what was left open."""
     changes = {**(changes or {}), **({} if model is None else {"model": model})}
-    given = {} if recipe is None else _recipe(recipe)
+    given, changes, spec = split_spec({} if recipe is None else _recipe(recipe), changes, task=task)
     named = "model" in {**given, **changes}
-    borrowed = start is None and not named and changes_weights(change(_of_recipe(recipe), changes))
+    base = _of_recipe(recipe, given)
+    borrowed = start is None and not named and changes_weights(change(base, changes))
     start = PACKAGED if borrowed else start
-    config = _tuned(changes) if recipe is None and start is not None else change(_of_recipe(recipe), changes)
+    if recipe is None and start is not None:
+        config, spec = _tuned(changes, spec)
+    else:
+        config = change(base, changes)
     check_weights(config, start)
-    _check_labels(config, teacher)
-    splits = data if isinstance(data, Splits) else open_data(data, val=val, seed=config.seed)
-    seen = look(splits.train)
-    notes = [*splits.notes]
+    columns = tuple(name.strip() for name in label.split(",") if name.strip()) if label is not None else ()
+    splits, wanted = open_for_task(data, spec, columns=columns, val=val, seed=config.seed)
+    chosen, notes = choose_task(spec, splits, has_teacher=teacher is not None)
+    schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
+    config = replace(config, task=chosen, augment=augment, mix=mix)
+    _check_mix(config, schema)
+    seen = sample(splits.train)
+    notes = [*splits.notes, *notes, *adapted]
     if "batch_size" not in {**given, **changes}:
         config = _with_steps(config, len(splits.train), notes)
+    outputs = chosen.num_outputs(schema)
     if start is None:
-        config, backbone = _fresh(config, splits, seen, notes, named=named)
+        config, backbone = _fresh(config, outputs, seen, notes, named=named)
     else:
-        backbone = loaded(start, config, len(classes_of(config, splits)), model=changes.get("model"))
-        config = change(config, {"model": called(backbone, start)})
+        backbone = loaded(start, config, outputs, model=changes.get("model"))
+        config = change(config, {"model": model_name(backbone, start)})
         notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
-        config = normalised(config, start, notes)
-    notes += _brought_to(backbone.config, seen, fresh=start is None)
-    notes += _warmed_up(config)
-    about = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
     plan = Plan(
         config=config,
         data=splits,
+        schema=schema,
+        preprocess=preprocess_of(config, backbone, notes, started=start is not None),
+        model={name: value for name, value in describe_model(backbone).items() if name in ("family", "config")},
         source=None if isinstance(data, Splits) else str(data),
-        model=about,
+        wanted=wanted,
         start=None if start is None else str(start),
         teacher=teacher,
-        notes=(),
+        weights=None if start is None else backbone,
     )
-    if config.pretrain is not None or teacher is not None:
-        plan.task(blank=True)  # what cannot learn so, or teach it, is refused before any image is read
-    if teacher is not None:
-        notes.append(_taught(plan, teacher))
-    if config.pretrain is not None:
-        notes.append(f"pre-training ({config.pretrain.kind}): no label is read, and the model gets no head")
-    if changes_weights(config):
-        notes.append(str(learning(plan.task(blank=True))))
-        notes += [_AT_RANDOM] if start is None else []
-    return Plan(**{**vars(plan), "notes": tuple(notes)})
+    notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
+    return replace(plan, notes=tuple(notes))
 
 
-def _brought_to(config: BackboneConfig, seen: Seen, *, fresh: bool) -> list[str]:
+def _checked(plan: Plan) -> list[str]:
+    """Builds the task once, so that what cannot learn is refused before any image is read; and notes on it."""
+    task = plan.build_task(blank=True)
+    notes = []
+    if plan.teacher is not None:
+        name = type(plan.teacher).__name__ if isinstance(plan.teacher, nn.Module) else plan.teacher
+        notes.append(f"learns from the teacher {name} too ({plan.task})")
+    if changes_weights(plan.config):
+        notes += [str(trainable(task)), *([_RANDOM] if plan.start is None else [])]
+    return notes
+
+
+def _resized(plan: Plan, seen: Sampled, *, fresh: bool) -> list[str]:
     """What becomes of the images for a model, and whether they are too small for it."""
-    height, width = config.image_size
-    tint = "in colour" if config.channels > 1 else "grey" if fresh or seen.grey else "grey, as the weights know them"
-    notes = [f"images are brought to {height} x {width} pixels, {tint}"]
+    height, width = plan.preprocess.image_size
+    colour = (
+        "in colour" if plan.preprocess.channels > 1 else "grey" if fresh or seen.grey else "grey, as the weights were"
+    )
+    notes = [f"images are resized to {height} x {width}, {colour}"]
     if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
         small = fresh and max(seen.height, seen.width) <= _SMALL
-        which = f"{_FOR_SMALL}, which is taken where no model is named," if small else "a model for smaller images"
+        which = f"{_FOR_SMALL}, the default for images of that size," if small else "a model for smaller images"
         notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")
     return notes
 
@@ -214,87 +246,93 @@ def _warmed_up(config: TrainConfig) -> list[str]:
 
 def _with_steps(config: TrainConfig, images: int, notes: list[str]) -> TrainConfig:
     """A batch that leaves few images enough steps an epoch to learn from."""
-    size = max(1 << (max(images // _STEPS, 1).bit_length() - 1), _LEAST_BATCH)
+    size = max(1 << (max(images // _STEPS, 1).bit_length() - 1), min(_LEAST_BATCH, images))
     if size >= config.batch_size:
         return config
     notes.append(f"there are only {images:,} training images: batch_size is {size}, not {config.batch_size}")
     return change(config, {"batch_size": size})
 
 
-def _taught(plan: Plan, teacher: Teacher) -> str:
-    name, how = type(teacher).__name__ if isinstance(teacher, nn.Module) else teacher, plan.config.distill
-    return f"learns from the teacher {name} too ({how.kind}), whose part of the loss is {how.weight:g}"
+def _check_mix(config: TrainConfig, schema: Schema) -> None:
+    """Refuses to mix images whose targets are not learned."""
+    if (config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup) and not schema:
+        raise ConfigError("mix needs targets to mix, and this task reads none; leave out mixup, cutmix and patch_mixup")
 
 
-def _check_labels(config: TrainConfig, teacher: Teacher | None) -> None:
-    """Refuses what needs labels where none are read."""
-    mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
-    asked = {"a teacher": teacher is not None, "mix": mixes, "label_smoothing": config.label_smoothing}
-    if config.pretrain is not None and (useless := [name for name, is_on in asked.items() if is_on]):
-        raise ConfigError(f"pretrain {config.pretrain.kind!r} reads no labels and cannot use {', '.join(useless)}")
-
-
-def _of_recipe(recipe: str | Path | Mapping[str, Any] | None) -> TrainConfig:
+def _of_recipe(recipe: str | Path | Mapping[str, Any] | None, given: Mapping[str, Any]) -> TrainConfig:
     """The config of a recipe; what is wrong with it is said with the name of its file."""
     try:
-        return change(TrainConfig(), _recipe(recipe))
+        return change(TrainConfig(), given)
     except ConfigError as error:
         if recipe is None or isinstance(recipe, Mapping) or str(recipe) in str(error):
             raise
         raise ConfigError(f"recipe {recipe}: {error}") from error
 
 
-def _tuned(changes: Mapping[str, Any]) -> TrainConfig:
+def _tuned(changes: Mapping[str, Any], spec: Spec) -> tuple[TrainConfig, Spec]:
     """How weights are fine-tuned where no recipe was named."""
-    plain = _of_recipe("finetune")
-    return change(change(plain, FOR_LORA) if changes.get("lora") is not None else plain, changes)
+    given, _, tuned = split_spec(_recipe("finetune"))
+    plain = _of_recipe("finetune", given)
+    config = change(change(plain, FOR_LORA) if changes.get("lora") is not None else plain, changes)
+    return config, spec._replace(defaults=tuned.defaults)
 
 
-def _recipe(recipe: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if recipe is None or isinstance(recipe, Mapping):
-        return recipe or {}
+def _recipe(recipe: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(recipe, Mapping):
+        return recipe
     try:
         return read_recipe(recipe)
     except ConfigError as error:
         if isinstance(reason := error.__cause__, MarkedYAMLError) and reason.problem_mark is not None:
             line, why = reason.problem_mark.line + 1, reason.problem or "it ends too early"
-            raise ConfigError(f"recipe {recipe}, line {line}, is no YAML: {why}") from reason
+            raise ConfigError(f"recipe {recipe}, line {line}: not valid YAML: {why}") from reason
         raise
 
 
-def look(dataset: Dataset) -> Seen:
+def sample(dataset: Dataset) -> Sampled:
     """Looks at a few images that are spread over a data set."""
     shapes = []
-    for index in range(0, len(dataset), max(len(dataset) // _LOOKED_AT, 1)):
+    for index in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1)):
         try:
             shapes.append(dataset.read(index).shape)
         except BrokenImage:  # packing counts and names it
             continue
     if not shapes:
-        return Seen(0, 0, grey=False)
+        return Sampled(0, 0, grey=False)
     heights, widths = (sorted(shape[side] for shape in shapes) for side in (1, 2))
-    return Seen(heights[len(shapes) // 2], widths[len(shapes) // 2], grey=all(shape[0] == 1 for shape in shapes))
+    return Sampled(heights[len(shapes) // 2], widths[len(shapes) // 2], grey=all(shape[0] == 1 for shape in shapes))
 
 
 def _fresh(
-    config: TrainConfig, splits: Splits, seen: Seen, notes: list[str], *, named: bool
+    config: TrainConfig, outputs: int, seen: Sampled, notes: list[str], *, named: bool
 ) -> tuple[TrainConfig, Backbone]:
     """A model without weights for the data, and the config that names it."""
-    options = {"num_classes": len(classes_of(config, splits)), **config.options}
+    options = {"num_classes": outputs, **config.options}
     size = config.image_size
     if not named and 0 < max(seen.height, seen.width) <= _SMALL:
         config = change(config, {"model": _FOR_SMALL})
         size = size or (max(seen.height // 4, 2) * 4, max(seen.width // 4, 2) * 4)
-        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, a token for 4 x 4 of them")
+        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, one token per 4 x 4 pixels")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
     if size is not None:
         options["image_size"] = size
     if seen.grey and "channels" not in options:
         options["channels"] = 1
-        notes.append("all images looked at are grey: the model takes one channel")
+        notes.append("all sampled images are grey: the model takes one channel")
     resolve(config.model)
     return config, create(config.model, **options)
+
+
+def default_model(
+    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
+    image_size: int | tuple[int, int] | None = None,
+) -> tuple[str, tuple[int, int]]:  # fmt: skip
+    """The model that a run on some data would choose, and its image size."""
+    splits = survey(source, val=val, seed=seed, wanted=wanted)
+    config = change(TrainConfig(), {} if image_size is None else {"image_size": image_size})
+    config, backbone = _fresh(config, 1, sample(splits.train), [], named=False)
+    return config.model, backbone.config.image_size
 
 
 def read_plan(
@@ -302,44 +340,34 @@ def read_plan(
     *,
     data: Source | None = None,
     teacher: Teacher | None = None,
+    task: TaskChoice | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a run that was begun in a folder, to go on with it."""
-    file = folder / "run.json"
-    if not file.is_file():
-        raise TrainingError(f"{folder} holds no run to resume: there is no {file.name} in it")
-    try:
-        about = json.loads(file.read_text())
-        recipe, model = about["recipe"], about["model"]
-        wanted, taught = data or about["source"], teacher or about["teacher"]
-    except (ValueError, KeyError) as error:
-        raise TrainingError(f"{file} is damaged: {error}") from error
-    if wanted is None or (taught is None and about["taught"]):
-        raise TrainingError(f"{folder} was trained on data or by a teacher that has no name; give it again to resume")
-    splits = wanted if isinstance(wanted, Splits) else open_data(wanted, val=about["val"], seed=recipe["seed"])
+    """The plan of a run in a folder, to resume it."""
+    if not (folder / FILE).is_file():
+        raise TrainingError(f"{folder} is not a run to resume: there is no {FILE} in it")
+    record = Record.read(folder)
+    if record.version < VERSION:
+        raise TrainingError(
+            f"{folder} was started by an earlier version of vitrail and cannot be resumed; start a new run from its "
+            f"weights: --from {folder}"
+        )
+    wanted, named = data or record.source, teacher or record.teacher
+    if wanted is None or (named is None and record.has_teacher):
+        raise TrainingError(f"{folder} was trained on data or by a teacher without a name; pass it again to resume")
+    recipe, fresh, spec = split_spec(record.recipe, changes, task=task)
+    config = change(change(TrainConfig(), recipe), fresh)
+    splits, _ = open_for_task(wanted, spec, columns=record.wanted.columns, val=record.val, seed=record.seed)
+    chosen, _ = choose_task(spec, splits, has_teacher=named is not None)
     return Plan(
-        config=change(change(TrainConfig(), recipe), changes or {}),
+        config=replace(config, task=chosen),
         data=splits,
-        source=about["source"],
-        model=model,
-        start=about["start"],
-        teacher=taught,
-        notes=tuple(about["notes"]),
+        schema=record.schema,
+        preprocess=record.preprocess,
+        model=record.model,
+        source=record.source,
+        wanted=record.wanted,
+        start=record.start,
+        teacher=named,
+        notes=record.notes,
     )
-
-
-def plan_to_dict(plan: Plan, *, val: str | Path | float | None) -> dict[str, Any]:
-    """What run.json says, so that `read_plan` finds it again."""
-    return {
-        "recipe": to_dict(plan.config),
-        "model": plan.model,
-        "source": plan.source,
-        "learned": None if plan.source is None else plan.data.train.fingerprint,
-        "val": str(val) if isinstance(val, Path) else val,
-        "start": plan.start,
-        "teacher": str(plan.teacher) if isinstance(plan.teacher, str | Path) else None,
-        "taught": plan.teacher is not None,
-        "classes": list(plan.classes),
-        "multi_label": plan.data.train.multi_label,
-        "notes": list(plan.notes),
-    }

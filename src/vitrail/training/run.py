@@ -14,49 +14,42 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitrail import __version__
-from vitrail.data.batches import Batches
-from vitrail.data.cache import Packed
 from vitrail.data.dataset import Dataset
-from vitrail.data.folder import SPLIT_NAMES
-from vitrail.data.known import KNOWN
-from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported, nearest
+from vitrail.data.feeds.choice import make_feed
+from vitrail.data.feeds.feed import ImageSet
+from vitrail.data.sources.catalogue import KNOWN
+from vitrail.data.sources.folder import SPLIT_NAMES
+from vitrail.errors import ConfigError, TrainingError, WriteError, nearest
 from vitrail.hardware import device as choose_device
 from vitrail.models.backbone import Backbone
-from vitrail.models.checkpoint import load
-from vitrail.models.checkpoint.files import read, write_json
-from vitrail.tasks.task import Task
-from vitrail.training.assemble import (
-    BESIDE,
-    EVALUATED_AT_ONCE,
-    Packs,
-    assemble,
-    beside_model,
-    deterministic,
-    preparation,
-    prepare_data,
-)
+from vitrail.report.metric import figures
+from vitrail.runs.evaluate import Evaluation, evaluate_model
+from vitrail.runs.record import Record, Result
+from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.tasks.answer import Examples
+from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
 from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, join, launcher, restarted
-from vitrail.training.evaluate import measure
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
-from vitrail.training.place import barrier
-from vitrail.training.plan import Plan, Source, Teacher, make_plan, plan_to_dict, read_plan
+from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.step import own_stream
-from vitrail.training.validate import numbers
+from vitrail.training.task_choice import TaskChoice
+from vitrail.training.writable import write_barrier
 
 _NOTHING_TO_SHARD = (
-    "--shard fsdp is left out: one process has nobody to share the model with; torchrun --nproc-per-node N -m vitrail "
-    "train ... starts several"
+    "--shard fsdp is ignored: FSDP needs more than one process; start them with torchrun --nproc-per-node N -m vitrail "
+    "train ..."
 )
 _RUNS = Path("runs")  # where a run goes whose folder was not named
 # What options of the command line are called here, where it is not their own name.
@@ -69,14 +62,14 @@ _IN_PYTHON = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run that is over: the best model, its metrics on validation images, and those on test images (`test_…`)."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run(TrainedModel):
+    """A run that is over: the best model, its metrics on validation images, and those on test images (`test_...`)."""
 
     folder: Path
     plan: Plan
     packs: Packs
-    task: Task
+    evaluation: Evaluation  # on test images where there are some, else on validation images
     metrics: Mapping[str, float]
     history: Sequence[Mapping[str, Any]]
     best_epoch: int | None  # whose model this is
@@ -85,7 +78,7 @@ class Run:
     @property
     def model(self) -> Backbone:
         """The best model, ready for use."""
-        return self.task.backbone
+        return self.backbone
 
     @property
     def config(self) -> TrainConfig:
@@ -93,61 +86,46 @@ class Run:
         return self.plan.config
 
     def report(self) -> Path:
-        """Writes report.html into the folder and gives back where it is."""
+        """Writes report.html into the folder and returns its path."""
         from vitrail.profiling import describe  # noqa: PLC0415
-        from vitrail.training.training_report import Outcome, name_model, write_report  # noqa: PLC0415
+        from vitrail.training.report import Outcome, name_model, write_report  # noqa: PLC0415
+        from vitrail.training.report.attention import attention_section  # noqa: PLC0415
 
-        packed, _ = self._judged()
-        about = json.loads((self.folder / "run.json").read_text())
-        called, told = name_model(self.config.model, self.config.options, self.model)
+        found, task, record = self.evaluation, self.task, Record.read(self.folder)
+        prepare = self._prepared()
+        sections = list(task.evidence(found.results, Examples(found.worst, found.first, self.preprocess)))
+        if (
+            task.output_names
+            and (seen := attention_section(self.backbone, found.first, preprocess=prepare)) is not None
+        ):
+            sections.append(seen)
+        name, about = name_model(self.config.model, self.config.options, self.backbone)
         outcome = Outcome(
-            title=f"{self.folder.name}: {called} on {packed.name}",
-            model=told,
-            command=about["command"],
-            recipe=about["recipe"],
-            environment=about["environment"],
-            notes=self.plan.notes,
+            title=f"{self.folder.name}: {name} on {found.name}",
+            model=about,
+            lead=task.lead(found.results),
+            split="test" if self.packs.test is not None else "validation",
+            command=record.command,
+            recipe=record.recipe,
+            environment=record.environment,
+            notes=[*self.plan.notes, *([task.calibration()] if task.calibration() else [])],
             history=[_row(entry) for entry in self.history],
-            best_metric=self.task.best_metric,
+            metrics=task.about_metrics,
+            best_metric=task.best_metric,
             best_epoch=self.best_epoch,
-            metrics=self._figures(),
-            **self._shown(),
-            cost=describe(self.model),
+            figures=figures(found.results, task.about_metrics, task.intervals(found.results)),
+            sections=sections,
+            cost=describe(self.backbone),
             skipped=self.packs.skipped,
         )
         return write_report(outcome, self.folder / "report.html")
 
-    def _shown(self) -> dict[str, Any]:
-        """What the model does with pictures, by the names that an Outcome has for it."""
-        from vitrail.training.evidence import collect, rebuild, views  # noqa: PLC0415
-
-        packed, data = self._judged()
-        device, where = next(self.task.parameters()).device, partial(_called, data)
-        prepare = preparation(self.plan)
-        batches = Batches(packed, batch_size=256, seed=0, shuffle=False, device=device).epoch(0)
-        if not self.task.classes:
-            return {"rebuilt": rebuild(self.task, next(batches), prepare=prepare, where=where)}
-        evidence = collect(self.task, batches, prepare=prepare, classes=self.plan.classes, where=where)
-        try:
-            return {"evidence": evidence, "views": views(self.model, evidence.examples, prepare=prepare)}
-        except Unsupported as reason:
-            return {"evidence": evidence, "no_views": str(reason)}
-
-    def _judged(self) -> tuple[Packed, Dataset]:
-        """The images that the report speaks of: test where there are some, else validation."""
-        if self.packs.test is not None and self.plan.data.test is not None:
-            return self.packs.test, self.plan.data.test
-        return self.packs.val, self.plan.data.val
-
-    def _figures(self) -> dict[str, float]:
-        """The metrics of the images that the report speaks of, and what the best epoch was chosen by."""
-        if self.packs.test is None:
-            return dict(self.metrics)
-        of_test = {name.removeprefix("test_"): value for name, value in self.metrics.items() if name[:5] == "test_"}
-        return of_test | {f"val/{self.task.best_metric}": self.metrics[self.task.best_metric]}
+    def _prepared(self) -> Callable[[Tensor], Tensor]:
+        packed = self.packs.val if self.packs.test is None else self.packs.test
+        return packed.prepare(self.preprocess)
 
 
-def _called(data: Dataset, index: int) -> str:
+def _sample_name(data: Dataset, index: int) -> str:
     """A sample's name inside its data set: a report shows it in little room."""
     key = data.key(index)
     return f"image {key}" if key.isdigit() else key
@@ -160,43 +138,47 @@ def _row(entry: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def train(
-    data: Source | None = None, *, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
-    folder: str | Path | None = None, resume: bool = False, start: str | Path | None = None,
+    data: Source | None = None, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
+    recipe: str | Path | Mapping[str, Any] | None = None, folder: str | Path | None = None, resume: bool = False,
+    start: str | Path | None = None,
     teacher: Teacher | None = None, val: str | Path | float | None = None, device: str | torch.device | None = None,
     shard: Shard = "ddp", sinks: Sequence[Sink] = (), silent: bool = False, **changes: Any,
 ) -> Run:  # fmt: skip
     """Trains a model on data, gives back the best one; keywords change the recipe: epochs=20, optimiser={"lr": 1e-4}.
 
-    `data` is anything that `open_data` knows. `start` names weights to fine-tune, `teacher` a model to learn from.
-    `resume` goes on with the run in `folder`, bit by bit as if it had never stopped. Under torchrun all processes
-    train together; one that torchrun restarted resumes by itself. What was chosen, and why, is said on the way.
+    `data` is anything that `open_data` knows; `task` is inferred from them where it is left out, and `label` names the
+    column of a table with the target. `start` names weights to fine-tune, `teacher` a model to learn from. `resume`
+    continues the run in `folder`, bit by bit as if it had never stopped. Under torchrun all processes train
+    together; one that torchrun restarted resumes by itself. What was chosen, and why, is printed.
     """
     _check_keywords(changes)
     where = choose_device(device)
     with join(where) as world:
-        goes_on = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
-        if goes_on:
+        continues = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
+        if continues:
             changes |= {"model": model} if model is not None else {}
-            place = Path(str(folder))
-            plan = read_plan(place, data=data, teacher=teacher, changes=changes)
+            path = Path(str(folder))
+            plan = read_plan(path, data=data, teacher=teacher, task=task, changes=changes)
         elif resume or data is None:
             raise ConfigError("train needs data, or resume=True and the folder of a run")
         else:
             if world.main:
-                _check_place(_RUNS if folder is None else Path(folder))
-            kind = {"model": model, "recipe": recipe, "start": start, "teacher": teacher, "val": val}
-            plan = make_plan(data, **kind, changes=changes)  # type: ignore[arg-type]  # a plain dict of keywords
-            place = world.collect(_folder(folder, plan))[0]
-        with Logs(place, sinks=sinks, main=world.main, silent=silent) as logs:
-            for note in () if goes_on else plan.notes:
+                _check_folder(_RUNS if folder is None else Path(folder))
+            plan = make_plan(
+                data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val,
+                changes=changes,
+            )  # fmt: skip
+            path = world.collect(_folder(folder, plan))[0]
+        with Logs(path, sinks=sinks, main=world.main, silent=silent) as logs:
+            for note in () if continues else plan.notes:
                 logs.say(note)
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
             plan, packs = prepare_data(plan, world, logs)
             with deterministic(plan.config), own_stream(where):
-                loop = assemble(plan, packs, place, world=world, device=where, shard=shard, logs=logs, blank=goes_on)
-                if goes_on:
-                    _go_on(loop)
+                loop = assemble(plan, packs, path, world=world, device=where, shard=shard, logs=logs, blank=continues)
+                if continues:
+                    _resume(loop)
                 elif world.main:
                     _begin(plan, loop, val)
                 ended_before = loop.over
@@ -223,44 +205,44 @@ def _hint(name: str, options: Sequence[str]) -> str:
     return nearest(name, {*options, *inspect.signature(train).parameters} - {"changes"})
 
 
-def _check_place(folder: Path) -> None:
-    """Refuses a place where no run can be kept, before any work is done for it."""
-    if (why := barrier(folder)) is not None:
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder that cannot be written, before any work is done."""
+    if (why := write_barrier(folder)) is not None:
         raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)")
 
 
-def _go_on(loop: Loop) -> None:
-    """Takes a run up where it was left, and says where that is."""
+def _resume(loop: Loop) -> None:
+    """Resumes a run from its last checkpoint."""
     loop.resume()
     if not loop.over:
         now, epochs = loop.progress, loop.config.epochs
-        loop.logs.say(f"{loop.folder} goes on after step {now.step}, in epoch {now.epoch + 1} of {epochs}")
+        loop.logs.say(f"{loop.folder} resumes after step {now.step}, in epoch {now.epoch + 1} of {epochs}")
 
 
 def _learn(loop: Loop) -> None:
-    """Trains to the end; where a disk is full or read-only, says how to go on."""
+    """Trains to the end; an error of the disk names the command to resume."""
     try:
         loop.run()
-    except CheckpointError as error:
-        way = f"go on with: vitrail train --resume {loop.folder}" if loop.store.steps() else "start again"
-        raise TrainingError(f"{error}. Make room there, or see to its permissions, then {way}") from error
+    except WriteError as error:
+        way = f"resume with: vitrail train --resume {loop.folder}" if loop.store.steps() else "start again"
+        raise TrainingError(f"{error}. Free some space or check its permissions, then {way}") from error
 
 
 def _folder(folder: str | Path | None, plan: Plan) -> Path:
     """Where a new run goes: a folder that holds none yet."""
     if folder is not None:
         if any(Path(folder, "checkpoints").glob("step-*")):
-            way = f"go on with it (vitrail train --resume {folder}), or choose another folder (--out)"
-            raise TrainingError(f"{folder} holds a run already; {way}")
+            way = f"resume it (vitrail train --resume {folder}), or choose another folder (--out)"
+            raise TrainingError(f"{folder} already holds a run; {way}")
         return Path(folder)
-    name = f"{called_after(plan.data.train.name, plan.source)}-{plan.config.model}"
-    name += "" if plan.config.pretrain is None else f"-{plan.config.pretrain.kind}"
+    name = f"{data_name(plan.data.train.name, plan.source)}-{plan.config.model}"
+    name += "" if plan.schema else f"-{plan.task.kind}"
     taken = [_RUNS / name, *(_RUNS / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(place for place in taken if not place.exists())
+    return next(path for path in taken if not path.exists())
 
 
-def called_after(name: str, source: str | None) -> str:
-    """One word for data, to call a run after: the known name of their source, or the last of a path that is no split's.
+def data_name(name: str, source: str | None) -> str:
+    """One word for data, to name a run after: the known name, or the last part of a path that is not a split's name.
 
     `photos/train`, `photos/train.csv` and `photos (train)` are all "photos".
     """
@@ -289,48 +271,47 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
     }
     command = shlex.join([*launcher(), *sys.argv[1:]])
     try:
-        write_json(folder / "run.json", {**plan_to_dict(plan, val=val), "command": command, "environment": environment})
-    except CheckpointError as error:
+        plan.record(val=val, command=command, environment=environment).write(folder)
+    except WriteError as error:
         reason = error.__cause__ or error
         raise TrainingError(f"the run cannot be kept in {folder}: {reason}; choose another folder (--out)") from error
 
 
-def _measured(plan: Plan, task: Task, packed: Packed, device: torch.device) -> dict[str, float]:
-    size = plan.config.batch_size * EVALUATED_AT_ONCE
-    batches = Batches(packed, batch_size=size, seed=0, shuffle=False, device=device)
-    return numbers(measure(task, batches, prepare=preparation(plan)).results)
+def _evaluated(model: TrainedModel, images: ImageSet, data: Dataset, size: int) -> Evaluation:
+    feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=model.device)
+    return evaluate_model(model, feed, names=partial(_sample_name, data))
 
 
 def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
-    """The best model of a run that is over, judged once on the test images where there are some."""
+    """The best model of a run that is over, calibrated on validation and evaluated once on test images, if any."""
     folder, progress = loop.folder, loop.progress
     if progress.best is None:
         raise TrainingError(f"no validation gave a finite {loop.learner.task.best_metric}; {folder} has no best model")
     if ended_before:
         loop.logs.say(_ended(plan, loop))
-    best = json.loads((folder / "best.json").read_text())
-    thresholds = best.pop("thresholds", None)
-    task = plan.finished(load(folder), thresholds)
-    if beside_model(task):
-        task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
-    task.to(loop.device).eval()
-    metrics = best
-    # As the model is kept: validation ran in the precision of training, and did not yet use the thresholds it found.
-    if task.classes and (thresholds is not None or loop.step.precision != "float32"):
-        metrics = _measured(plan, task, packs.val, loop.device)
-        if loop.world.main and metrics != best:
-            kept = metrics if thresholds is None else metrics | {"thresholds": thresholds}
-            write_json(folder / "best.json", kept)
-    if packs.test is not None:
-        found = _measured(plan, task, packs.test, loop.device)
-        metrics |= {f"test_{name}": value for name, value in found.items()}
-    told = [f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics]
-    loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(told)}; the model is in {folder}")
+    model = open_model(folder).to(loop.device)
+    model.task.clear_calibration()  # of an end before, where the run was resumed
+    size = plan.config.batch_size * EVALUATED_AT_ONCE
+    # As the model is kept: validation ran in the precision of training, before thresholds were adopted.
+    found = _evaluated(model, packs.val, plan.data.val, size)
+    model.task.calibrate(found.outputs, found.targets)
+    result = Result(metrics=found.metrics, state=model.task.state())
+    if packs.test is not None and plan.data.test is not None:
+        found = _evaluated(model, packs.test, plan.data.test, size)
+        result = result.with_test(found.metrics)
+    if loop.world.main:
+        result.write(folder)
+    task, metrics = model.task, result.metrics
+    scores = [
+        f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics
+    ]
+    loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(scores)}; the model is in {folder}")
     return Run(
+        **{**vars(model), "result": result},
         folder=folder,
         plan=plan,
         packs=packs,
-        task=task,
+        evaluation=found,
         metrics=metrics,
         history=tuple(progress.history),
         best_epoch=progress.best_epoch,
@@ -339,11 +320,11 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
 
 
 def _ended(plan: Plan, loop: Loop) -> str:
-    """What is said to someone who goes on with a run that is over: why it is, and how to train its model on."""
+    """The message for a run that is resumed after its end: how to train its model further."""
     done, epochs, folder = loop.progress.epoch, plan.config.epochs, loop.folder
     early = "stopped early, " if done < epochs else ""
     more = shlex.join(["vitrail", "train", plan.source or "DATA", "--from", str(folder)])
     return (
-        f"{folder} had ended already, {early}after {done} of {epochs} epochs: nothing is left to train, and its model "
-        f"is in {folder / 'model.safetensors'}; to train on, begin a new run from it: {more}"
+        f"{folder} is already complete, {early}after {done} of {epochs} epochs; its model is in "
+        f"{folder / 'model.safetensors'}; to train it further, start a new run from it: {more}"
     )

@@ -1,49 +1,47 @@
 """The weights that a run starts from: those that were named, those that ship with vitrail, or none."""
 
-import contextlib
-import json
 from pathlib import Path
 
 from vitrail.config import apply
+from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
-from vitrail.models.checkpoint.agreement import structure
+from vitrail.models.checkpoint.config_match import structure
 from vitrail.models.registry import build, family_of, is_known, name_of, resolve
 from vitrail.packaged import NAME as PACKAGED
-from vitrail.training.config import TrainConfig, change
-from vitrail.training.normalisation import normalisation_of
-from vitrail.training.trained import place_of
+from vitrail.runs.paths import checkpoint_path
+from vitrail.runs.record import Record, is_run
+from vitrail.training.config import TrainConfig
 
 BORROWED = (
-    "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv that knows "
+    "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv trained on "
     "photographs of 32 x 32 pixels; where detail matters, name others (--from)"
 )
-# What fine-tuning by low-rank updates does otherwise: these begin at nothing and are few, so they bear a higher rate,
-# and those near the image no lower one.
+# Low-rank updates start at zero and are few, so they take a higher rate, and the same in all layers.
 FOR_LORA = {"optimiser": {"lr": 3e-3, "layer_decay": None}}
 
 
 def changes_weights(config: TrainConfig) -> bool:
-    """Whether a run leaves most of a model as it is, which makes sense only of one that has learned."""
+    """Whether a run leaves most of a model as it is, which makes sense only of one that was trained."""
     return config.lora is not None or config.freeze_until is not None
 
 
 def check_weights(config: TrainConfig, start: str | Path | None) -> None:
-    """Refuses small changes to a large model that knows nothing; its first layers alone may stay as they were drawn."""
+    """Refuses small changes to a large untrained model; its first layers alone may stay as they were drawn."""
     if config.lora is not None and start is None:
         raise ConfigError(
-            f"lora changes weights that have learned, and those of a new {config.model} have not; name some with "
-            f"--from (start= in Python): a run, a file, hf-hub:owner/name, or {PACKAGED}"
+            f"lora updates trained weights, and a new {config.model} has none; name some with --from (start= in "
+            f"Python): a run, a file, hf-hub:owner/name, or {PACKAGED}"
         )
 
 
-def loaded(start: str | Path, config: TrainConfig, num_classes: int, *, model: str | None) -> Backbone:
-    """A model with the weights of a checkpoint and a head for the data, its other options changed where asked.
+def loaded(start: str | Path, config: TrainConfig, num_outputs: int, *, model: str | None) -> Backbone:
+    """A model with the weights of a checkpoint and a head for the task, its other options changed where asked.
 
-    Weights say what model they are of; a `model` that is named besides must be that one.
+    The file says which model it is; a `model` that is named as well must be the same.
     """
-    backbone = load(place_of(start), model=model, image_size=config.image_size, num_classes=num_classes)
+    backbone = load(checkpoint_path(start), model=model, image_size=config.image_size, num_classes=num_outputs)
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))
@@ -51,27 +49,28 @@ def loaded(start: str | Path, config: TrainConfig, num_classes: int, *, model: s
         changed.load_state_dict(backbone.state_dict())
     except RuntimeError as error:
         names = ", ".join(config.options)
-        raise ConfigError(f"options ({names}) change what the weights of {start} were made for") from error
+        raise ConfigError(f"options ({names}) do not fit the weights of {start}") from error
+    changed.preprocess = backbone.preprocess
     return changed
 
 
-def called(backbone: Backbone, start: str | Path) -> str:
-    """What a model with weights is called: as its size, else as in the run that left them, else as its family."""
-    told = ""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        told = json.loads(Path(place_of(start), "run.json").read_text(encoding="utf-8"))["recipe"]["model"]
-    true = is_known(told) and structure(resolve(told)[1]) == structure(backbone.config)
-    return name_of(backbone.config) or (told if true else family_of(backbone).name)
+def model_name(backbone: Backbone, start: str | Path) -> str:
+    """The name of a model with weights: that of its size, else that of the run that left them, else its family's."""
+    path = checkpoint_path(start)
+    named = str(Record.read(path).recipe.get("model")) if is_run(path) else ""
+    same = is_known(named) and structure(resolve(named)[1]) == structure(backbone.config)
+    return name_of(backbone.config) or (named if same else family_of(backbone).name)
 
 
-def normalised(config: TrainConfig, start: str | Path, notes: list[str]) -> TrainConfig:
-    """Pixels as the weights know them, where the recipe does not say and the files beside the weights do."""
-    if config.augment.mean is not None or config.augment.std is not None:
-        return config
-    found = normalisation_of(place_of(start))
-    if found is None:
-        notes.append("no file beside the weights tells how images were normalised: -1 to 1 is taken (augment.mean)")
-        return config
-    mean, std = (", ".join(f"{value:g}" for value in values) for values in found)
-    notes.append(f"images are normalised as for these weights: mean {mean}; deviation {std}")
-    return change(config, {"augment": found._asdict()})
+def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, started: bool) -> Preprocess:
+    """The preprocessing of the recipe, else that of the files beside the weights, else the usual one."""
+    size, channels = backbone.config.image_size, backbone.config.channels
+    found = Preprocess(image_size=size, channels=channels)
+    if started and backbone.preprocess is not None:
+        found = apply(backbone.preprocess, {"image_size": size})
+        notes.append(f"images are preprocessed as for these weights: {found}")
+    elif started:
+        notes.append("no file beside the weights says how images were normalised: -1 to 1 is assumed (preprocess.mean)")
+    if fixed := [name for name in ("image_size", "channels") if name in config.preprocess]:
+        raise ConfigError(f"preprocess.{fixed[0]} follows from the model; set image_size or options.channels instead")
+    return apply(found, config.preprocess, "preprocess")

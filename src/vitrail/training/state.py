@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError, Notice, TrainingError
-from vitrail.models.checkpoint.files import digest, read, write_tensors
+from vitrail.files import digest, write_tensors
+from vitrail.models.checkpoint.files import read
 from vitrail.tasks.task import Task
-from vitrail.training.ema import Average
+from vitrail.training.optim.ema import Average
 
 _NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
@@ -95,7 +96,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Header(NamedTuple):
-    """What a checkpoint says beside its tensors."""
+    """What a checkpoint holds beside its tensors."""
 
     identity: dict[str, Any]  # recipe, model and data, as plain values
     progress: Progress
@@ -144,17 +145,13 @@ class Store:
         file, header = self._newest()
         if found := differences(header.identity, identity):
             of_data = any(sentence.startswith("data.") for sentence in found)
-            way = "give it the images and labels that it began with" if of_data else "go on with it as it was begun"
-            raise TrainingError(f"{self.folder.parent} cannot be resumed as another run: {'; '.join(found)}; {way}")
+            way = "use the same images and labels" if of_data else "use the same options"
+            raise TrainingError(f"{self.folder.parent} cannot be resumed with changes: {'; '.join(found)}; {way}")
         self._load(file, header, learner)
         return header.progress
 
-    def newest(self) -> Header:
-        """What the newest whole checkpoint says of its run."""
-        return self._newest()[1]
-
     def _newest(self) -> tuple[Path, Header]:
-        """The newest whole checkpoint; a notice tells of each damaged one that is passed over."""
+        """The newest undamaged checkpoint; with a notice for each damaged one."""
         steps = self.steps()
         for step in reversed(steps):
             file = self.file(step)
@@ -166,15 +163,15 @@ class Store:
         raise self._none()
 
     def _none(self) -> TrainingError:
-        """What is said where there is no whole checkpoint of this kind."""
+        """The error where there is no undamaged checkpoint of this kind."""
         run, others = self.folder.parent, [item for item in self.folder.glob("step-*") if item.suffix != self.suffix]
         if self.steps():
-            way = f"begin it anew in another folder (--out), or delete {self.folder} and begin it here"
-            return TrainingError(f"no checkpoint of {run} is whole, so it cannot go on; {way}")
+            way = f"start again in another folder (--out), or delete {self.folder} and start here"
+            return TrainingError(f"all checkpoints of {run} are damaged, so it cannot be resumed; {way}")
         if not others:
-            return TrainingError(f"{run} holds no checkpoint to resume from; begin it anew, without --resume")
+            return TrainingError(f"{run} has no checkpoint to resume from; start again without --resume")
         how = "torchrun and --shard fsdp" if self.suffix else "--shard ddp, or one process"
-        return TrainingError(f"{run} was begun otherwise, its checkpoints show: resume it with {how}")
+        return TrainingError(f"the checkpoints of {run} were saved in another way: resume it with {how}")
 
     def _write(self, file: Path, header: str, learner: Learner) -> None:
         tensors = learner.tensors()
@@ -203,11 +200,11 @@ class Store:
 
 
 def lacking(file: Path, name: str) -> TrainingError:
-    """What is said of a whole checkpoint that does not hold all that a run needs to go on exactly."""
+    """The error where a checkpoint does not hold everything that an exact resume needs."""
     run = file.parent.parent
     return TrainingError(
-        f"{file} lacks {name}, which the version of vitrail that wrote it did not keep: the run cannot go on as it was "
-        f"begun; start another with the same command, or from the best model of this one: --from {run}"
+        f"{file} lacks {name}: it was written by an earlier version of vitrail and cannot be resumed exactly; start "
+        f"again with the same command, or from the best model of this run: --from {run}"
     )
 
 

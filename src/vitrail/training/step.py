@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from vitrail.data.dataset import Batch
 from vitrail.hardware import Precision, autocast
 from vitrail.training.distributed import World, gradients
-from vitrail.training.optimiser import clip, set_rate
+from vitrail.training.optim.optimiser import clip, set_rate
 from vitrail.training.state import Learner
 
 _WARM_UP = 3  # steps before a recording: compilers and libraries choose their kernels
@@ -80,7 +80,7 @@ class RecordedStep(Step):
         if self._graph is None:
             self._graph = self._record(part)
         set_rate(self.learner.optimiser, rate)
-        for held, new in zip(self._batch, part, strict=True):
+        for held, new in zip(self._batch.tensors(), part.tensors(), strict=True):
             held.copy_(new)
         self._epoch.fill_(epoch)
         torch.manual_seed(step_seed(self.seed, step, 0, self.world.rank))
@@ -93,7 +93,7 @@ class RecordedStep(Step):
         for group in optimiser.param_groups:
             group["lr"] = torch.zeros((), device=self.device)  # read by the recording when it is replayed
             group["capturable"] = True
-        self._batch = Batch(*(tensor.clone() for tensor in part))
+        self._batch = part.with_tensors([tensor.clone() for tensor in part.tensors()])
         self._epoch = torch.zeros((), dtype=torch.int64, device=self.device)
         self.treat = fused(self.treat, self._batch, self._epoch)
         before = {id(tensor): tensor.clone() for tensor in self._state()}
@@ -127,9 +127,11 @@ def fused(treat: Treat, batch: Batch, epoch: Tensor) -> Treat:
     Augmentation is a thousand small operations, which on a GPU cost as much as a third of the model. A pixel in some
     ten thousand rounds to the next of 256 levels.
     """
-    noted = make_fx(lambda *tensors: tuple(treat(Batch(*tensors[:-1]), tensors[-1])))(*batch, epoch)
+    noted = make_fx(lambda *tensors: treat(batch.with_tensors(tensors[:-1]), tensors[-1]).tensors())(
+        *batch.tensors(), epoch
+    )
     compiled = torch.compile(noted, fullgraph=True)
-    return lambda batch, epoch: Batch(*compiled(*batch, epoch))
+    return lambda batch, epoch: batch.with_tensors(compiled(*batch.tensors(), epoch))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.data.batches import Batches
+from vitrail.data.feeds.feed import Feed
 from vitrail.hardware import Precision, autocast
 from vitrail.tasks.task import Task
 from vitrail.training.distributed import World
@@ -15,7 +15,7 @@ from vitrail.training.distributed import World
 @torch.no_grad()  # not inference_mode, which sharded parameters do not survive
 def validate(
     task: Task,
-    feed: Batches,
+    feed: Feed,
     prepare: Callable[[Tensor], Tensor],
     *,
     device: torch.device,
@@ -28,14 +28,5 @@ def validate(
     for batch in feed.epoch(0):
         with autocast(device, precision):
             outputs = task.outputs(prepare(batch.images))
-        meter.update(outputs.float(), batch.labels)
+        meter.update({name: values.float() for name, values in outputs.items()}, batch.targets)
     return world.merge(meter).compute()
-
-
-def numbers(results: Mapping[str, Any]) -> dict[str, float]:
-    """The plain numbers among some results, which may hold tensors of several, too."""
-    return {
-        name: float(value)
-        for name, value in results.items()
-        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.ndim == 0)
-    }

@@ -1,8 +1,9 @@
-"""A proof for one's own run: stopped anywhere and resumed, it goes on with the same bits."""
+"""A check that a run which is stopped anywhere and resumed ends with the same bits."""
 
 import random
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from vitrail.training.config import change
 from vitrail.training.distributed import World
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
-from vitrail.training.plan import Plan, Source, Teacher, make_plan
+from vitrail.training.plan import Source, Teacher, make_plan
 from vitrail.training.step import own_stream
+from vitrail.training.task_choice import TaskChoice
 
 
 def verify_resume(
     data: Source, *, steps: int, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
     start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
-    device: str | torch.device | None = None, at: int | None = None, **changes: Any,
+    task: TaskChoice | None = None, label: str | None = None, device: str | torch.device | None = None,
+    at: int | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """Trains some steps at one go, and again with a stop at step `at` (drawn by default); compares every tensor.
 
@@ -37,14 +40,16 @@ def verify_resume(
     if not 0 < at < steps:
         raise ConfigError(f"at is {at}; the stop must come after step 1 or later, and before step {steps}")
     where, world = choose_device(device), World()
-    plan = make_plan(data, model=model, recipe=recipe, start=start, teacher=teacher, val=val, changes=changes)
-    plan = Plan(**{**vars(plan), "config": change(plan.config, {"deterministic": True})})
-    with tempfile.TemporaryDirectory() as name, deterministic(plan.config), own_stream(where):
-        folder = Path(name)
+    plan = make_plan(
+        data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val, changes=changes
+    )
+    plan = replace(plan, config=change(plan.config, {"deterministic": True}))
+    with tempfile.TemporaryDirectory() as temporary, deterministic(plan.config), own_stream(where):
+        folder = Path(temporary)
         plan, packs = prepare_data(plan, world, Logs(folder, silent=True))
 
-        def fresh(place: str, *, blank: bool = False) -> Loop:
-            made = folder / place
+        def fresh(name: str, *, blank: bool = False) -> Loop:
+            made = folder / name
             made.mkdir(exist_ok=True)
             logs = Logs(made, silent=True)
             return assemble(plan, packs, made, world=world, device=where, shard="ddp", logs=logs, blank=blank)

@@ -1,25 +1,22 @@
-"""Files that are damaged, malicious or half written: refused with a sentence, never half loaded."""
+"""Damaged, malicious and incomplete weight files: each is an error that names the file; nothing is half loaded."""
 
 import contextlib
 import json
 import os
 import pickle
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vitrail
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.models.backbone import Backbone
-from vitrail.models.checkpoint import files
 from vitrail.models.checkpoint.huggingface import HuggingFace
 
 Change = Callable[[Path], object]
@@ -49,82 +46,6 @@ def refused(path: Path, match: str | None = None) -> None:
     with pytest.raises(CheckpointError, match=match) as caught:
         vitrail.load(path)
     assert str(path.name) in str(caught.value)
-
-
-# Writing
-
-
-def no_space(*_: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
-@pytest.mark.parametrize("where", ["save_file", "os.fsync", "Path.replace"])
-@pytest.mark.parametrize("name", ["model.safetensors", "folder"])
-def test_a_full_disk_leaves_the_old_file(
-    name: str, where: str, model: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vitrail.save(model, tmp_path / name)
-    before = {item: item.read_bytes() for item in tmp_path.rglob("*") if item.is_file()}
-    with monkeypatch.context() as patch:
-        patch.setattr(f"vitrail.models.checkpoint.files.{where}", no_space)
-        with pytest.raises(CheckpointError, match="could not be written; weights that were there before are untouched"):
-            vitrail.save(tiny(5), tmp_path / name)
-    after = {item: item.read_bytes() for item in tmp_path.rglob("*") if item.is_file()}
-    if where != "Path.replace":  # then the old config.json is gone already; the weights are complete without it
-        assert after == before
-    assert same(vitrail.load(tmp_path / name), model)
-    assert not [item for item in tmp_path.rglob(".*") if item.is_file()]
-
-
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def write(new: Path) -> None:
-        new.write_text("half")
-        raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        files.write_atomically(tmp_path / "file", write)
-    assert list(tmp_path.iterdir()) == []
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import vitrail
-from vitrail.models.checkpoint import files
-kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-step, folder = sys.argv[1:]
-if step == "rename":
-    Path.replace = kill
-elif step == "config":
-    files.write_json = kill
-model = vitrail.create("vit_tiny_patch16", dim=16, depth=1, num_heads=2, image_size=32, num_classes=5)
-vitrail.save(model, folder)
-"""
-
-
-@pytest.mark.parametrize(("step", "num_classes"), [("rename", 3), ("config", 5)])
-def test_a_killed_process_leaves_a_checkpoint_that_loads(
-    step: str, num_classes: int, model: Backbone, tmp_path: Path
-) -> None:
-    vitrail.save(model, tmp_path)
-    done = subprocess.run([sys.executable, "-c", KILLED, step, str(tmp_path)], check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert vitrail.load(tmp_path).config.num_classes == num_classes
-    if step == "rename":
-        assert [item for item in tmp_path.iterdir() if item.name.startswith(".model.safetensors.")]  # and is not read
-        assert same(vitrail.load(tmp_path), model)
-
-
-def test_a_folder_that_cannot_be_made(model: Backbone, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match="could not be written"):
-        vitrail.save(model, tmp_path / "file" / "deeper")
-
-
-def test_files_are_as_readable_as_any_other(file: Path) -> None:
-    mask = os.umask(0)
-    os.umask(mask)
-    assert file.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 # Damage
@@ -166,21 +87,21 @@ def test_a_single_flipped_byte(beside: bool, model: Backbone, tmp_path: Path) ->
 
 
 def test_an_edited_tensor(model: Backbone, file: Path) -> None:
-    with files.safe_open(file, framework="pt") as handle:
+    with safe_open(file, framework="pt") as handle:
         metadata = handle.metadata()
     tensors = load_file(file)
     tensors["head.bias"] += 1e-3
     save_file(tensors, file, metadata)
-    refused(file, "was changed after it was saved: its checksum does not match")
+    refused(file, "checksum")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: f.write_text(f.read_text().replace('"num_heads": 2', '"num_heads": 4')), "does not belong to"),
-        (lambda f: f.write_text(f.read_text()[:50]), "is no JSON"),
-        (lambda f: f.write_bytes(b"\xff\xfe\x00"), "is no JSON"),
-        (lambda f: f.write_text("[1, 2]"), "is no JSON object"),
+        (lambda f: f.write_text(f.read_text()[:50]), "valid JSON"),
+        (lambda f: f.write_bytes(b"\xff\xfe\x00"), "valid JSON"),
+        (lambda f: f.write_text("[1, 2]"), "JSON object"),
     ],
 )
 def test_an_edited_config(change: Change, message: str, model: Backbone, tmp_path: Path) -> None:
@@ -209,7 +130,7 @@ def test_several_files_in_a_folder_and_the_config_of_one(model: Backbone, tmp_pa
 def test_text_that_calls_itself_safetensors(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    refused(file, "is damaged or no safetensors file")
+    refused(file, "damaged")
 
 
 # Pickles
@@ -228,7 +149,7 @@ def test_a_pickle_that_executes_code_is_refused_and_not_run(legacy: bool, tmp_pa
     file, target = tmp_path / "model.pth", tmp_path / "executed"
     content = {"model": {"w": torch.zeros(2)}, "extra": Payload(target)}
     torch.save(content, file, _use_new_zipfile_serialization=not legacy)
-    refused(file, r"Only the tensors of a pickle are ever loaded \(weights_only=True\)")
+    refused(file, r"weights_only")
     file.write_bytes(pickle.dumps(content))
     refused(file, "cannot be read safely")
     assert not target.exists()
@@ -236,7 +157,7 @@ def test_a_pickle_that_executes_code_is_refused_and_not_run(legacy: bool, tmp_pa
 
 def test_a_whole_module_in_a_pickle_is_refused(model: Backbone, tmp_path: Path) -> None:
     torch.save(model, tmp_path / "model.pth")
-    refused(tmp_path / "model.pth", "it holds more than tensors")
+    refused(tmp_path / "model.pth", "weights_only")
 
 
 def theirs(model: Backbone) -> dict[str, Any]:
@@ -270,7 +191,7 @@ def test_what_training_scripts_wrap_around_weights(wrapping: str, suffix: str, m
 @pytest.mark.parametrize("content", [[1, 2], {}, {"model": {}}, {0: torch.zeros(2)}, torch.zeros(3), {"a": 1}])
 def test_a_pickle_without_weights(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "model.pth")
-    refused(tmp_path / "model.pth", "holds no tensors under any of the usual names")
+    refused(tmp_path / "model.pth", "no tensors")
 
 
 def test_damaged_pickles(model: Backbone, tmp_path: Path) -> None:
@@ -295,40 +216,40 @@ def test_damaged_pickles(model: Backbone, tmp_path: Path) -> None:
 def test_an_ambiguous_folder(model: Backbone, tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         vitrail.save(model, tmp_path / name)
-    refused(tmp_path, "holds several weight files; name one of a.safetensors, b.safetensors")
+    refused(tmp_path, "a.safetensors, b.safetensors")
     (tmp_path / "b.safetensors").unlink()
     assert same(vitrail.load(tmp_path), model)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    refused(tmp_path, "holds no weights: .* file$")
+    refused(tmp_path, "no weight file")
 
 
 def test_a_folder_of_folders(model: Backbone, tmp_path: Path) -> None:
     vitrail.save(model, tmp_path / "runs" / "mine")
-    refused(tmp_path / "runs", r"holds no weights: .* did you mean one of the folders in it, such as '.*/runs/mine'\?")
+    refused(tmp_path / "runs", r"runs/mine")
 
 
 def test_a_path_that_is_not_there_names_the_nearest(model: Backbone, file: Path, tmp_path: Path) -> None:
     for wrong in (tmp_path / "model.safetensor", tmp_path.with_name(f"{tmp_path.name}_") / "model.safetensors"):
-        with pytest.raises(CheckpointError) as told:
+        with pytest.raises(CheckpointError) as caught:
             vitrail.load(wrong)
-        assert str(told.value) == f"there is no {wrong}; did you mean {str(file)!r}?"
+        assert str(caught.value) == f"there is no {wrong}; did you mean {str(file)!r}?"
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(CheckpointError, match=r"there is no .*aa; .* holds model\.safetensors$"):
+    with pytest.raises(CheckpointError, match=r"aa; .*model\.safetensors$"):
         vitrail.load(tmp_path / "aa")
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    refused(tmp_path / "notes.txt", r"is no weight file: it must end in \.safetensors")
+    refused(tmp_path / "notes.txt", r"not a weight file")
 
 
 def test_tensors_of_nobody(tmp_path: Path) -> None:
     save_file({"a.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     refused(
         tmp_path / "model.safetensors",
-        r"is not recognised as a model of vitrail, timm, Hugging Face or torchvision; it holds 1 tensors: a",
+        r"not recognised",
     )
 
 
@@ -363,7 +284,7 @@ def test_shards_load(sharded: Path, model: Backbone) -> None:
 
 def test_a_missing_shard(sharded: Path) -> None:
     (sharded.parent / "model-2.safetensors").unlink()
-    refused(sharded, "names the shard model-2.safetensors, which is not beside it")
+    refused(sharded, "model-2.safetensors")
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/outside.safetensors", "sub/outside.safetensors", ""])
@@ -372,7 +293,7 @@ def test_a_shard_outside_the_folder(name: str, sharded: Path) -> None:
         place.parent.mkdir(exist_ok=True)
         save_file({"a": torch.zeros(1)}, place)
     edit_map(sharded, lambda where: where.update(a=name))
-    refused(sharded, "which is not beside it")
+    refused(sharded, "shard")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +301,7 @@ def test_a_shard_outside_the_folder(name: str, sharded: Path) -> None:
     [
         (lambda where: where.update(phantom="model-1.safetensors"), "disagree on 1 tensors: phantom"),
         (lambda where: where.pop("classifier.bias"), "disagree on 1 tensors: classifier.bias"),
-        (lambda where: where.update(a=3), "has no weight_map of tensors to files"),
+        (lambda where: where.update(a=3), "weight_map"),
     ],
 )
 def test_an_index_that_disagrees_with_its_shards(
@@ -392,4 +313,4 @@ def test_an_index_that_disagrees_with_its_shards(
 
 def test_an_index_without_a_map(sharded: Path) -> None:
     sharded.write_text("{}")
-    refused(sharded, "has no weight_map")
+    refused(sharded, "weight_map")

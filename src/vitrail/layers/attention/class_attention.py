@@ -1,4 +1,4 @@
-"""Class attention: the class token alone asks, all tokens answer (CaiT, arXiv:2103.17239)."""
+"""Class attention: only the class token attends, to all tokens (CaiT, arXiv:2103.17239)."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from vitrail.layers.patch import Grid
 
 
 class ClassAttention(MultiHead):
-    """The first token attends to all, the others stay as they are: B P+N D -> B P+N D."""
+    """The first token attends to all tokens, the others are not changed: B P+N D -> B P+N D."""
 
     maps = ("q", "kv")
     q: nn.Linear
@@ -22,13 +22,13 @@ class ClassAttention(MultiHead):
         return torch.cat([self.joined(mixed), tokens[:, 1:]], dim=1)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N; what is no class token attends to itself alone."""
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        rows = place if rows is None else rows
+        """B A R P+N; all tokens but the class token attend only to themselves."""
+        index = torch.arange(tokens.shape[1], device=tokens.device)
+        rows = index if rows is None else rows
         q, k = self.split(self.q(tokens[:, :1])), self.split(self.kv(tokens).chunk(2, dim=-1)[0])
-        asked = (q * self.head_dim**-0.5 @ k.transpose(-2, -1)).softmax(dim=-1)  # B A 1 P+N
-        return torch.where((rows == 0)[:, None], asked, (rows[:, None] == place).to(asked))
+        weights = (q * self.head_dim**-0.5 @ k.transpose(-2, -1)).softmax(dim=-1)  # B A 1 P+N
+        return torch.where((rows == 0)[:, None], weights, (rows[:, None] == index).to(weights))
 
     def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The values: B P+N D -> B A P+N d; those of the class token's row alone are mixed."""
+        """The values: B P+N D -> B A P+N d; only the class token uses them."""
         return self.split(self.kv(tokens).chunk(2, dim=-1)[1])

@@ -1,4 +1,4 @@
-"""Convolutional projection: queries, keys and values see their neighbours before they meet."""
+"""Convolutional projection: depth-wise convolutions before the maps to queries, keys and values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from vitrail.layers.stage import to_map, to_tokens
 class ConvProjectionConfig(AttentionConfig, kind="conv_projection"):
     """A 3 x 3 depth-wise convolution and batch norm before each of the three linear maps (CvT, arXiv:2103.15808).
 
-    `stride` is that of keys and values. Prefix tokens pass around the convolutions.
+    `stride` is that of keys and values. Prefix tokens skip the convolutions.
     """
 
     ordered = True
@@ -30,7 +30,7 @@ class ConvProjectionConfig(AttentionConfig, kind="conv_projection"):
 
 
 class ConvProjectionAttention(ReducedKeys):
-    """B P+N D -> B P+N D by N / stride^2 keys; a key stands for the patch at its centre and those up to the next."""
+    """B P+N D -> B P+N D with N / stride^2 keys; a key represents the patch at its centre and those up to the next."""
 
     maps = ("q", "k", "v")
     q: nn.Linear
@@ -47,19 +47,19 @@ class ConvProjectionAttention(ReducedKeys):
         self.v_conv = ConvNorm(dim, dim, 3, stride=config.stride, groups=dim)
 
     def read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries B A P+N d, and keys and values B A P+K d, of the prefix first."""
+        """Queries B A P+N d, and keys and values B A P+K d, with the prefix first."""
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         prefix, maps = tokens[:, :num_prefix], to_map(tokens[:, num_prefix:], grid)
 
-        def seen(conv: nn.Module) -> Tensor:
+        def filtered(conv: nn.Module) -> Tensor:
             return torch.cat([prefix, to_tokens(conv(maps))], dim=1)  # B P+K D
 
         return (
-            self.split(self.q(seen(self.q_conv))),
-            self.split(self.k(seen(self.k_conv))),
-            self.split(self.v(seen(self.v_conv))),
+            self.split(self.q(filtered(self.q_conv))),
+            self.split(self.k(filtered(self.k_conv))),
+            self.split(self.v(filtered(self.v_conv))),
         )
 
     def spans(self, length: int) -> Sequence[Span]:
-        """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
+        """The rows that each row of keys represents, in a map of `length` rows; columns likewise."""
         return strided(length, self.stride)

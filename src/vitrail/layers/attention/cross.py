@@ -1,4 +1,4 @@
-"""Cross-attention: queries of one sequence attend to another, as in decoders, class attention and vision-language."""
+"""Cross-attention: the queries of one sequence attend to another one, as in decoders and vision-language models."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +9,8 @@ from vitrail.errors import ConfigError
 class CrossAttention(nn.Module):
     """Queries B M D and a context B N C -> B M D (arXiv:1706.03762).
 
-    `padding` B N is True where the context is filling that nobody may see; who sees nothing hears nothing.
+    `padding` B N is True for padding tokens of the context, which are masked. If all are masked, the output of the
+    heads is zero.
     """
 
     def __init__(
@@ -17,7 +18,7 @@ class CrossAttention(nn.Module):
     ) -> None:
         super().__init__()
         if dim % num_heads:
-            raise ConfigError(f"cross-attention: dim {dim} does not divide into {num_heads} heads")
+            raise ConfigError(f"cross-attention: dim {dim} is not divisible by num_heads {num_heads}")
         self.num_heads = num_heads
         self.q = nn.Linear(dim, dim, bias=bias)
         self.kv = nn.Linear(context_dim or dim, 2 * dim, bias=bias)
@@ -42,7 +43,7 @@ class CrossAttention(nn.Module):
         return logits.masked_fill(hidden, -float("inf")).softmax(dim=-1).masked_fill(hidden, 0.0)
 
     def contents(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
-        """What each token of the context gives: B A N d; `weights` times it is what `projection` reads."""
+        """The values of the context: B A N d; `weights` times them is the input of `projection`."""
         return self._heads(queries, context)[2]
 
     def _heads(self, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:

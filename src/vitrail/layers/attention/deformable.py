@@ -1,4 +1,4 @@
-"""Deformable attention: all queries share keys that are read at learned places of the map (DAT, arXiv:2201.00520)."""
+"""Deformable attention: all queries share keys that are sampled at learned points of the map (arXiv:2201.00520)."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
 from vitrail.layers.stage import OnTokens, to_map, to_tokens
 
-FAR = 9.0  # a place outside of any map, whose middles lie from -1 to 1
+FAR = 9.0  # a coordinate outside of any map; maps range from -1 to 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeformableConfig(AttentionConfig, kind="deformable"):
-    """Keys and values are read between the patches, around a regular grid of one point for `stride` x `stride` of them.
+    """Keys and values are sampled at points, initially a regular grid of one point for `stride` x `stride` patches.
 
-    A small network over the queries moves the points, each of the `groups` of heads its own, by up to `reach` / 2
-    steps of that grid. `relative` adds a bias that is read, between its entries too, from a table of offsets.
+    A small network moves the points by offsets computed from the queries, separately for each of `groups` groups of
+    heads, by up to `reach` / 2 steps of that grid. `relative` adds a bias, interpolated from a table of offsets.
     """
 
     ordered = True
@@ -41,7 +41,7 @@ class DeformableConfig(AttentionConfig, kind="deformable"):
 class DeformableAttention(MultiHead):
     """All tokens attend to the prefix and to the same M points of the map: B P+N D -> B P+N D.
 
-    Places count from -1 to 1 over the map, (y, x). Prefix tokens stand nowhere on it, so they have no bias.
+    Coordinates (y, x) range from -1 to 1 over the map. Prefix tokens have no coordinates, so they have no bias.
     """
 
     maps = ("q", "kv")
@@ -51,11 +51,9 @@ class DeformableAttention(MultiHead):
     def __init__(self, config: DeformableConfig, site: Site) -> None:
         super().__init__(site)
         if site.num_heads % config.groups:
-            raise ConfigError(f"{site.num_heads} heads do not divide into {config.groups} groups that share offsets")
+            raise ConfigError(f"num_heads {site.num_heads} is not divisible by groups {config.groups}")
         if config.kernel % 2 == 0:
-            raise ConfigError(
-                f"the kernel of deformable attention is {config.kernel}; it must be odd, to have a middle"
-            )
+            raise ConfigError(f"the kernel of deformable attention is {config.kernel}; it must be odd")
         self.groups, self.reach, self.dropout = config.groups, config.reach, config.dropout
         width = site.dim // config.groups
         self.offsets = nn.Sequential(
@@ -72,30 +70,30 @@ class DeformableAttention(MultiHead):
         dropout = self.dropout if self.training else 0.0
         if self.relative is None:
             return self.joined(F.scaled_dot_product_attention(q, k, v, dropout_p=dropout))
-        # Where prefix tokens stand, far outside, the table says nothing.
+        # Prefix tokens are placed far outside, where the table gives a bias of zero.
         bias = self.relative.by_rows(F.pad(points, (0, 0, k.shape[2] - points.shape[2], 0), value=FAR), grid)
         return self.joined(attend_by_rows(q, k, v, bias, grid, scale=self.head_dim**-0.5, dropout=dropout))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N: what a point gets is shared by the four patches around it, as they share in its value.
+        """B A R P+N: the weight of a point is distributed over the four patches around it, as in interpolation.
 
-        Beyond the edge there is nothing to read; what a point there gets is shown on the edge.
+        The value of a point outside of the map is zero; its weight is shown at the edge.
         """
         q, k, _, points = self._read(tokens, grid)
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         logits = (q * self.head_dim**-0.5) @ k.transpose(-2, -1)  # B A P+N P+M
         if self.relative is not None:
             logits = logits + F.pad(self.relative(points, grid), (num_prefix, 0, num_prefix, 0)).to(q.dtype)
-        found = (logits if rows is None else logits[:, :, rows]).softmax(dim=-1)
-        shares = bilinear(points, grid).to(found).repeat_interleave(self.num_heads // self.groups, dim=1)  # B A M N
-        return torch.cat([found[..., :num_prefix], found[..., num_prefix:] @ shares], dim=-1)
+        weights = (logits if rows is None else logits[:, :, rows]).softmax(dim=-1)
+        shares = bilinear(points, grid).to(weights).repeat_interleave(self.num_heads // self.groups, dim=1)  # B A M N
+        return torch.cat([weights[..., :num_prefix], weights[..., num_prefix:] @ shares], dim=-1)
 
     def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The values of the patches, which points between them share as `weights` does: B P+N D -> B A P+N d."""
+        """The values of the patches, which points interpolate: B P+N D -> B A P+N d."""
         return self.split(self.kv(tokens).chunk(2, dim=-1)[1])
 
     def points(self, q: Tensor, grid: Grid) -> Tensor:
-        """Where each group reads, from the queries of the patches B N D: B G M 2, in float32 at least."""
+        """The points of each group, from the queries of the patches B N D: B G M 2, in float32 or wider."""
         maps = to_map(q, grid).unflatten(1, (self.groups, -1)).flatten(0, 1)  # B D h w -> BG D/G h w
         moves = self.offsets(maps)  # BG 2 h' w'
         rows, columns = moves.shape[2:]
@@ -116,7 +114,7 @@ class DeformableAttention(MultiHead):
 
 
 class SampledBias(Gridded):
-    """A table A 2h-1 2w-1 of offsets, read bilinearly wherever a query and a point are apart: B G M 2 -> B A N M."""
+    """A bias from a table A 2h-1 2w-1, interpolated at the offsets of queries and points: B G M 2 -> B A N M."""
 
     def __init__(self, num_heads: int, *, grid: Grid) -> None:
         super().__init__(grid)
@@ -146,43 +144,43 @@ class SampledBias(Gridded):
         )
 
         def read(first: int, last: int) -> Tensor:
-            found = sample(table.flatten(0, 1), down[:, None, first:last], right[:, :, None])  # BG A/G wR M
-            return found.unflatten(0, (-1, groups)).flatten(1, 2)
+            bias = sample(table.flatten(0, 1), down[:, None, first:last], right[:, :, None])  # BG A/G wR M
+            return bias.unflatten(0, (-1, groups)).flatten(1, 2)
 
         return read
 
 
 def middles(count: int, like: Tensor) -> Tensor:
-    """The middles of equal parts of the way from -1 to 1."""
+    """The centres of `count` equal parts of the interval from -1 to 1."""
     return ((torch.arange(count, device=like.device).to(like.dtype) + 0.5) / count) * 2 - 1
 
 
 def centres(grid: Grid, like: Tensor) -> Tensor:
-    """The middles of the cells of a grid, (y, x) from -1 to 1: N 2."""
+    """The centres of the cells of a grid, (y, x) from -1 to 1: N 2."""
     y, x = (middles(count, like) for count in grid)
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), dim=-1).flatten(0, 1)
 
 
 def sample(maps: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Reads maps B C h w between their pixels; y and x spread to B R M or B r s M -> B C R M; nothing is outside.
+    """Bilinear sampling of maps B C h w; y and x broadcast to B R M or B r s M -> B C R M; zero outside.
 
-    -1 and 1 are the middles of the outermost pixels, as in the authors' code. Places are exact to float32 whatever the
-    type of the maps: bfloat16 would shift them by a fifth of a pixel in a map of 56.
+    -1 and 1 are the centres of the outermost pixels, as in the authors' code. Coordinates are float32 whatever the
+    type of the maps: in bfloat16 they would be off by a fifth of a pixel in a map of 56.
     """
-    # All x, then all y: on CPUs the kernel reads them faster than pairs.
-    places = torch.stack(torch.broadcast_tensors(x, y)).flatten(2, -2).movedim(0, -1)  # B R M 2
-    return F.grid_sample(maps.to(places.dtype), places, align_corners=True).to(maps.dtype)
+    # All x, then all y in memory: faster on CPUs than pairs.
+    points = torch.stack(torch.broadcast_tensors(x, y)).flatten(2, -2).movedim(0, -1)  # B R M 2
+    return F.grid_sample(maps.to(points.dtype), points, align_corners=True).to(maps.dtype)
 
 
 def bilinear(points: Tensor, grid: Grid) -> Tensor:
-    """Which share each patch has in what is read at points (y, x), moved onto the map: ... M 2 -> ... M N."""
+    """The interpolation weights of all patches at points (y, x), clamped to the map: ... M 2 -> ... M N."""
     shares = []
     for axis, count in enumerate(grid):
-        shares.append(tents((points[..., axis].clamp(-1, 1) + 1) / 2 * (count - 1), count))
+        shares.append(linear_weights((points[..., axis].clamp(-1, 1) + 1) / 2 * (count - 1), count))
     return (shares[0][..., :, None] * shares[1][..., None, :]).flatten(-2)
 
 
-def tents(places: Tensor, count: int) -> Tensor:
-    """Which share each of a line of pixels has in what is read between them, at places in pixels: ... -> ... count."""
-    pixels = torch.arange(count, device=places.device).to(places.dtype)
-    return (1 - (places[..., None] - pixels).abs()).clamp(min=0)
+def linear_weights(coordinates: Tensor, count: int) -> Tensor:
+    """The weights of `count` pixels in linear interpolation at coordinates in pixels: ... -> ... count."""
+    pixels = torch.arange(count, device=coordinates.device).to(coordinates.dtype)
+    return (1 - (coordinates[..., None] - pixels).abs()).clamp(min=0)

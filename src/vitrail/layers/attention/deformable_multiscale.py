@@ -1,4 +1,4 @@
-"""Multi-scale deformable attention: queries read a few points of every level (Deformable DETR, arXiv:2010.04159)."""
+"""Multi-scale deformable attention: queries sample a few points of every level (Deformable DETR, arXiv:2010.04159)."""
 
 import math
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from torch.nn.init import xavier_uniform_, zeros_
 
 from vitrail.errors import ConfigError, InputError
-from vitrail.layers.attention.deformable import tents
+from vitrail.layers.attention.deformable import linear_weights
 from vitrail.layers.patch import Grid
 
 
 class MultiScaleDeformableAttention(nn.Module):
-    """Queries B Q D look at `points` places of each of L maps, in each head: B Q D -> B Q D.
+    """Queries B Q D sample `points` points of each of L maps, in each head: B Q D -> B Q D.
 
-    The maps come as tokens B S D, level after level, rows first, with the grid of each. A query stands at a reference
-    (x, y), from 0 to 1 over the part of each map that counts, or is a box (x, y, width, height), whose size then scales
-    the offsets. Both offsets and attention are linear in the query: no key is ever compared.
+    The maps are given as tokens B S D, level after level, row by row, with the grid of each. The reference of a query
+    is a point (x, y), from 0 to 1 over the valid part of each map, or a box (x, y, width, height), whose size scales
+    the offsets. Offsets and attention weights are linear maps of the query; there are no keys.
     """
 
     def __init__(self, dim: int, num_heads: int, *, levels: int = 4, points: int = 4) -> None:
         super().__init__()
         if dim % num_heads:
-            raise ConfigError(f"dim {dim} does not divide into {num_heads} heads")
+            raise ConfigError(f"dim {dim} is not divisible by num_heads {num_heads}")
         self.num_heads, self.levels, self.points = num_heads, levels, points
         self.offsets = nn.Linear(dim, num_heads * levels * points * 2)
         self.attention = nn.Linear(dim, num_heads * levels * points)
@@ -34,7 +34,7 @@ class MultiScaleDeformableAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """The paper's start: each head looks in a direction of its own, each point one pixel further, all alike."""
+        """The paper's initialisation: one direction per head, each point one pixel further, equal weights."""
         for linear in (self.offsets, self.attention, self.value, self.projection):
             zeros_(linear.bias)
         zeros_(self.offsets.weight)
@@ -51,18 +51,18 @@ class MultiScaleDeformableAttention(nn.Module):
     def forward(
         self, queries: Tensor, references: Tensor, tokens: Tensor, grids: Sequence[Grid], padding: Tensor | None = None
     ) -> Tensor:
-        """B Q D, B Q L 2 (or 4), B S D -> B Q D; what `padding`, B S, marks is read as zero."""
+        """B Q D, B Q L 2 (or 4), B S D -> B Q D; tokens where `padding`, B S, is True count as zero."""
         self._check(references, tokens, grids)
         values = self.contents(queries, references, tokens, grids, padding).transpose(2, 3).flatten(0, 1)  # BA d S
-        places = self.places(queries, references, grids).transpose(1, 2).flatten(0, 1)  # BA Q L P 2
+        points = self.locations(queries, references, grids).transpose(1, 2).flatten(0, 1)  # BA Q L P 2
         read = [
-            # Here -1 and 1 are the edges of the map; outside of it there is nothing.
-            F.grid_sample(level.unflatten(2, grid).to(places.dtype), 2 * places[:, :, index] - 1, align_corners=False)
+            # Here -1 and 1 are the edges of the map; outside of it values are zero.
+            F.grid_sample(level.unflatten(2, grid).to(points.dtype), 2 * points[:, :, index] - 1, align_corners=False)
             for index, (level, grid) in enumerate(zip(values.split(_sizes(grids), dim=2), grids, strict=True))
         ]
-        found = torch.cat(read, dim=-1).to(values.dtype)  # BA d Q LP
+        sampled = torch.cat(read, dim=-1).to(values.dtype)  # BA d Q LP
         shares = self.shares(queries).flatten(3).transpose(1, 2).flatten(0, 1)  # BA Q LP
-        mixed = torch.einsum("bdqp,bqp->bqd", found, shares)
+        mixed = torch.einsum("bdqp,bqp->bqd", sampled, shares)
         return self.projection(mixed.unflatten(0, (-1, self.num_heads)).transpose(1, 2).flatten(2))  # B A Q d -> B Q D
 
     def weights(
@@ -75,20 +75,21 @@ class MultiScaleDeformableAttention(nn.Module):
         *,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """How much the queries `rows` (all of them by default) read of each token: B A R S.
+        """The attention of the queries `rows` (all of them by default) over the tokens: B A R S.
 
-        The pixels around a place share in it; a row sums to less where it reads padding or beyond the edge.
+        The weight of a point is distributed over the pixels around it. A row sums to less than 1 if points are in
+        padding or outside of the map.
         """
         self._check(references, tokens, grids)
         if rows is not None:
             queries, references = queries[:, rows], references[:, rows]
-        shares, places, found = self.shares(queries), self.places(queries, references, grids), []
+        shares, locations, levels = self.shares(queries), self.locations(queries, references, grids), []
         for index, (height, width) in enumerate(grids):
-            x, y = places[:, :, :, index].unbind(-1)  # B R A P each
-            down, right = tents(y * height - 0.5, height), tents(x * width - 0.5, width)
+            x, y = locations[:, :, :, index].unbind(-1)  # B R A P each
+            down, right = linear_weights(y * height - 0.5, height), linear_weights(x * width - 0.5, width)
             share = shares[:, :, :, index].to(down)
-            found.append(torch.einsum("brap,braph,brapw->barhw", share, down, right).flatten(3))
-        weights = torch.cat(found, dim=3).to(shares.dtype)
+            levels.append(torch.einsum("brap,braph,brapw->barhw", share, down, right).flatten(3))
+        weights = torch.cat(levels, dim=3).to(shares.dtype)
         return weights if padding is None else weights.masked_fill(padding[:, None, None], 0.0)
 
     def contents(
@@ -99,21 +100,21 @@ class MultiScaleDeformableAttention(nn.Module):
         grids: Sequence[Grid],
         padding: Tensor | None = None,
     ) -> Tensor:
-        """What each token gives: B A S d; `weights` times it is what `projection` reads."""
+        """The values of the tokens: B A S d; `weights` times them is the input of `projection`."""
         values = self.value(tokens)
         if padding is not None:
             values = values.masked_fill(padding[..., None], 0.0)
         return values.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
 
     def shares(self, queries: Tensor) -> Tensor:
-        """How much each query takes of each place: B Q D -> B Q A L P, summing to 1 over all levels and points."""
+        """The attention weights of the points: B Q D -> B Q A L P, summing to 1 over all levels and points."""
         logits = self.attention(queries).unflatten(2, (self.num_heads, -1))  # B Q A LP
         return logits.softmax(dim=-1).unflatten(3, (self.levels, self.points))
 
-    def places(self, queries: Tensor, references: Tensor, grids: Sequence[Grid]) -> Tensor:
-        """Where each query looks, (x, y) from 0 to 1 in each level: B Q D, B Q L 2 (or 4) -> B Q A L P 2, float32."""
+    def locations(self, queries: Tensor, references: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """The sampling points (x, y), from 0 to 1 in each level: B Q D, B Q L 2 (or 4) -> B Q A L P 2, float32."""
         shape = (self.num_heads, self.levels, self.points, 2)
-        exact = torch.promote_types(queries.dtype, torch.float32)  # bfloat16 would shift places by whole pixels
+        exact = torch.promote_types(queries.dtype, torch.float32)  # bfloat16 would be off by whole pixels
         offsets = self.offsets(queries).unflatten(2, shape).to(exact)  # B Q A L P 2
         references = references.to(exact)[:, :, None, :, None]  # B Q 1 L 1 2 or 4
         if references.shape[-1] == 2:
@@ -124,13 +125,12 @@ class MultiScaleDeformableAttention(nn.Module):
     def _check(self, references: Tensor, tokens: Tensor, grids: Sequence[Grid]) -> None:
         if len(grids) != self.levels or references.shape[2] != self.levels:
             raise InputError(
-                f"the layer reads {self.levels} levels; there are {len(grids)} grids, and references for "
-                f"{references.shape[2]} levels"
+                f"expected {self.levels} levels; got {len(grids)} grids and references for {references.shape[2]} levels"
             )
         if references.shape[-1] not in (2, 4):
-            raise InputError(f"references have {references.shape[-1]} numbers; a point has 2, a box 4")
+            raise InputError(f"references have {references.shape[-1]} values; allowed: 2 (points) or 4 (boxes)")
         if sum(_sizes(grids)) != tokens.shape[1]:
-            raise InputError(f"grids {list(grids)} hold {sum(_sizes(grids))} tokens; there are {tokens.shape[1]}")
+            raise InputError(f"grids {list(grids)} need {sum(_sizes(grids))} tokens; got {tokens.shape[1]}")
 
 
 def _sizes(grids: Sequence[Grid]) -> list[int]:

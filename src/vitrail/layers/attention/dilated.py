@@ -1,4 +1,4 @@
-"""Dilated attention: a neighbourhood with gaps, which sees further for the same cost."""
+"""Dilated attention: a neighbourhood with gaps, for a larger receptive field at the same cost."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from vitrail.layers.attention.tiles import TiledAttention
 
 @dataclass(frozen=True, kw_only=True)
 class DilatedConfig(SlidingConfig, kind="dilated"):
-    """A window of `size` patches that stand `dilation` apart, moved inward at the border (arXiv:2209.15001)."""
+    """A window of `size` patches, `dilation` apart, shifted inward at the border (arXiv:2209.15001)."""
 
     dilation: tuple[Count, Count] = (2, 2)
 
@@ -21,7 +21,7 @@ class DilatedConfig(SlidingConfig, kind="dilated"):
 
 
 class DilatedAttention(TiledAttention):
-    """Patches see every so many-th patch around them and the prefix; prefix tokens see all: B P+N D -> B P+N D."""
+    """Patches attend to their dilated window and the prefix; prefix tokens attend to all: B P+N D -> B P+N D."""
 
     def __init__(self, config: DilatedConfig, site: Site) -> None:
         sides = zip(config.size, config.dilation, strict=True)

@@ -1,4 +1,4 @@
-"""Linear attention: a kernel that splits into features of the query and of the key, so that keys are summed once."""
+"""Linear attention: the kernel is a product of query features and key features, so that keys are summed once."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class KernelAttention(MultiHead):
 
     @abstractmethod
     def features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The features phi(q) and phi(k), B A P+N m; what a row of phi(q) or all of phi(k) have in common falls out."""
+        """The features phi(q) and phi(k), B A P+N m; a factor of a row of phi(q), or of all phi(k), cancels out."""
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
@@ -47,5 +47,5 @@ class LinearAttention(KernelAttention):
 
     def features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """B A P+N d -> B A P+N d."""
-        # Means of keys instead of sums give the same ratio, and half precision does not overflow.
+        # The mean of the keys gives the same ratio as the sum, and does not overflow in half precision.
         return F.elu(q) + 1, (F.elu(k) + 1) / k.shape[2]

@@ -1,4 +1,4 @@
-"""Linformer: the keys and values of all patches are mixed into a fixed number of them."""
+"""Linformer: learned linear maps reduce keys and values to a fixed number."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from vitrail.layers.position import Gridded, resample
 
 @dataclass(frozen=True, kw_only=True)
 class LinformerConfig(AttentionConfig, kind="linformer"):
-    """softmax(q (E k)) (F v): E and F make `length` keys and values of all (Wang et al. 2020, arXiv:2006.04768).
+    """softmax(q (E k)) (F v): E and F reduce keys and values to `length` (Wang et al. 2020, arXiv:2006.04768).
 
-    Both are learned; `shared`: E = F. Prefix tokens are seen as they are, beside the mixtures.
+    Both are learned; `shared`: E = F. Prefix tokens are additional keys and values, unchanged.
     """
 
     ordered = True
@@ -45,9 +45,9 @@ class LinformerAttention(MultiHead):
         return self.joined(F.scaled_dot_product_attention(q, self.keys(k, grid), values(v, grid)))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """There is none: raises Unsupported."""
+        """Raises Unsupported: there is no such matrix."""
         raise Unsupported(
-            "LinformerAttention attends to learned mixtures of patches whose parts may be negative: "
+            "LinformerAttention attends to learned mixtures of patches with weights that may be negative: "
             "there is no distribution over tokens"
         )
 
@@ -58,11 +58,11 @@ class Mixture(Gridded):
     def __init__(self, length: int, *, grid: Grid) -> None:
         super().__init__(grid)
         count = grid[0] * grid[1]
-        # A sum of N independent vectors, weighted so, is as large as one of them.
+        # With this scale, the sum of N independent vectors is as large as one of them.
         self.table = nn.Parameter(torch.randn(count, length) * count**-0.5)
 
     def at(self, grid: Grid) -> Tensor:
-        """The map for a grid, N length; the parts shrink as the patches grow in number, so that sums stay the same."""
+        """The map for a grid, N length; rescaled by the number of patches, so that sums stay the same."""
         share = self.grid[0] * self.grid[1] / (grid[0] * grid[1])
         return self.table if grid == self.grid else resample(self.table, self.grid, grid) * share
 

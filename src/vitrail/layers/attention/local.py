@@ -1,4 +1,4 @@
-"""Local attention: each patch sees a window around itself, cut off at the border."""
+"""Local attention: each patch attends to a window around itself, cut off at the border."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +10,9 @@ from vitrail.layers.attention.tiles import TiledAttention
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig(SlidingConfig, kind="local"):
-    """A window of `size` patches in the middle of which the query stands (Ramachandran et al. 2019, arXiv:1906.05909).
+    """A window of `size` patches, centred at the query (Ramachandran et al. 2019, arXiv:1906.05909).
 
-    Near the border the window is cut off: a corner sees a quarter of it.
+    The window is cut off at the border: a corner has about a quarter of it.
     """
 
     def build(self, site: Site) -> Attention:
@@ -21,7 +21,7 @@ class LocalConfig(SlidingConfig, kind="local"):
 
 
 class LocalAttention(TiledAttention):
-    """Patches see their window and the prefix; prefix tokens see all: B P+N D -> B P+N D."""
+    """Patches attend to their window and the prefix; prefix tokens attend to all: B P+N D -> B P+N D."""
 
     def __init__(self, config: LocalConfig, site: Site) -> None:
         rows, columns = (partial(sliding, size=size, inward=False) for size in config.size)

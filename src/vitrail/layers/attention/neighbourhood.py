@@ -1,4 +1,4 @@
-"""Neighbourhood attention: each patch sees the nearest patches, the same number of them everywhere."""
+"""Neighbourhood attention: each patch attends to the same number of nearest patches."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,7 @@ from vitrail.layers.attention.tiles import TiledAttention
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourhoodConfig(SlidingConfig, kind="neighbourhood"):
-    """A window of `size` patches around the query, moved inward at the border (Hassani et al. 2022, arXiv:2204.07143).
+    """A window of `size` patches around the query, shifted inward at the border (arXiv:2204.07143).
 
     A window as large as the grid is full attention.
     """
@@ -21,7 +21,7 @@ class NeighbourhoodConfig(SlidingConfig, kind="neighbourhood"):
 
 
 class NeighbourhoodAttention(TiledAttention):
-    """Patches see their neighbourhood and the prefix; prefix tokens see all: B P+N D -> B P+N D."""
+    """Patches attend to their neighbourhood and the prefix; prefix tokens attend to all: B P+N D -> B P+N D."""
 
     def __init__(self, config: NeighbourhoodConfig, site: Site) -> None:
         rows, columns = (partial(sliding, size=size) for size in config.size)

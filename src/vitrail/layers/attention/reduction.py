@@ -1,4 +1,4 @@
-"""Spatial-reduction attention: all tokens ask, a smaller map of the patches answers."""
+"""Spatial-reduction attention: queries from all tokens, keys and values from a smaller map."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid, PatchConv
 from vitrail.layers.stage import to_map
 
-POOLED = 7  # rows and columns of keys of the linear kind, whatever the image size
+POOLED = 7  # rows and columns of keys with `linear`, whatever the image size
 
-Span = tuple[int, int]  # the rows, or columns, that one key stands for: the first, and the one after the last
+Span = tuple[int, int]  # the rows, or columns, that one key represents: first:last
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionConfig(AttentionConfig, kind="reduction"):
-    """Keys and values from a map that a strided convolution made `ratio` times smaller (PVT, arXiv:2102.12122).
+    """Keys and values from a map that a strided convolution reduced by `ratio` (PVT, arXiv:2102.12122).
 
-    `linear`: from means over 7 x 7 regions, then a 1 x 1 convolution and GELU, so that the cost grows as the number of
-    tokens; `ratio` is not read then (PVT v2, arXiv:2106.13797). `norm` stands after the convolution, as the model's
-    by default. Prefix tokens are keys beside the reduced ones.
+    `linear`: average pooling to 7 x 7, then a 1 x 1 convolution and GELU, so that the cost is linear in the number of
+    tokens; `ratio` is not used then (PVT v2, arXiv:2106.13797). `norm` is the norm after the convolution, by default
+    that of the model. Prefix tokens are additional keys.
 
-    A map that `ratio` does not divide is filled up with zeros, so that every patch is in a key; a family whose weights
-    were learned without what is left over says so by `cut`.
+    A map that is not divisible by `ratio` is padded with zeros, so that every patch is in a key; a family whose weights
+    were trained without the remaining rows and columns sets `cut`.
     """
 
     ordered = True
@@ -44,17 +44,17 @@ class ReductionConfig(AttentionConfig, kind="reduction"):
 
 
 class ReducedKeys(MultiHead):
-    """Attention whose keys stand for regions of the map; a mechanism says how they are read, and for which."""
+    """Attention whose keys represent regions of the map; subclasses define the keys and their regions."""
 
     scale: float
 
     @abstractmethod
     def read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries B A P+N d, and keys and values B A P+K d, of the prefix first."""
+        """Queries B A P+N d, and keys and values B A P+K d, with the prefix first."""
 
     @abstractmethod
     def spans(self, length: int) -> Sequence[Span]:
-        """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
+        """The rows that each row of keys represents, in a map of `length` rows; columns likewise."""
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
@@ -62,7 +62,7 @@ class ReducedKeys(MultiHead):
         return self.joined(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N for the queries `rows`; what a key receives is spread evenly over the patches it stands for."""
+        """B A R P+N for the queries `rows`; the weight of a key is distributed evenly over its patches."""
         q, k, _ = self.read(tokens, grid)
         q = q if rows is None else q[:, :, rows]
         weights = (self.scale * q @ k.transpose(-2, -1)).softmax(dim=-1)  # B A R P+K
@@ -72,7 +72,7 @@ class ReducedKeys(MultiHead):
         return torch.cat([weights[..., :num_prefix], patches], dim=-1)
 
     def contents(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The value of the key that stands for a patch, the mean where several do, else 0: B P+N D -> B A P+N d."""
+        """The value of the key of each patch, the mean if there are several, 0 if none: B P+N D -> B A P+N d."""
         v = self.read(tokens, grid)[2]  # B A P+K d
         num_prefix = tokens.shape[1] - grid[0] * grid[1]
         share = torch.kron(_shares(self.spans(grid[0]), grid[0]), _shares(self.spans(grid[1]), grid[1])).T.to(v)  # N K
@@ -81,7 +81,7 @@ class ReducedKeys(MultiHead):
 
 
 class ReductionAttention(ReducedKeys):
-    """B P+N D -> B P+N D by K keys, where K is N / ratio^2, or 49 of the linear kind."""
+    """B P+N D -> B P+N D with K keys, where K is N / ratio^2, or 49 with `linear`."""
 
     maps = ("q", "kv")
     q: nn.Linear
@@ -98,7 +98,7 @@ class ReductionAttention(ReducedKeys):
             self.norm = (config.norm or site.norm).build(site.dim)
 
     def read(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries B A P+N d, and keys and values B A P+K d, of the prefix first."""
+        """Queries B A P+N d, and keys and values B A P+K d, with the prefix first."""
         k, v = self.kv(self._reduced(tokens, grid)).chunk(2, dim=-1)
         return self.split(self.q(tokens)), self.split(k), self.split(v)
 
@@ -117,23 +117,23 @@ class ReductionAttention(ReducedKeys):
         return torch.cat([tokens[:, :num_prefix], reduced], dim=1)
 
     def spans(self, length: int) -> Sequence[Span]:
-        """Which rows of a map with so many rows each row of keys stands for; columns likewise."""
+        """The rows that each row of keys represents, in a map of `length` rows; columns likewise."""
         if self.linear:
             return [(i * length // POOLED, -(-(i + 1) * length // POOLED)) for i in range(POOLED)]
         return strided(length, self.ratio)[: self.keys(length)]
 
     def keys(self, length: int) -> int:
-        """How many rows of keys a map with so many rows has, one at least; columns likewise."""
+        """The rows of keys for a map of `length` rows, at least one; columns likewise."""
         return max(length // self.ratio, 1) if self.cut else -(-length // self.ratio)
 
 
 def strided(length: int, stride: int) -> Sequence[Span]:
-    """Regions of `stride` rows, the last with what is left."""
+    """Regions of `stride` rows; the last one may be smaller."""
     return [(first, min(first + stride, length)) for first in range(0, length, stride)]
 
 
 def _shares(spans: Sequence[Span], length: int) -> Tensor:
-    """How much of each key goes to each row: keys by rows, each key 1 in all."""
+    """The share of each row in each key: keys by rows, each key sums to 1."""
     shares = torch.zeros(len(spans), length)
     for key, (first, end) in enumerate(spans):
         shares[key, first:end] = 1 / (end - first)

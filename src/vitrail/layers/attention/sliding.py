@@ -1,4 +1,4 @@
-"""Windows that slide over the grid with the query: what local, neighbourhood and dilated attention share."""
+"""Sliding windows, shared by local, neighbourhood and dilated attention."""
 
 from dataclasses import dataclass
 
@@ -10,30 +10,31 @@ from vitrail.errors import ConfigError
 from vitrail.layers.attention.base import AttentionConfig
 from vitrail.layers.attention.tiles import Axis
 
-TILE = 8  # queries a side: smaller tiles waste less work, larger ones do more at once; on a CPU 8 is fastest
+TILE = 8  # queries per side: smaller tiles mask fewer keys, larger ones use the kernel better; 8 is best on CPUs
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingConfig(AttentionConfig):
-    """A window of `size` patches around each."""
+    """A window of `size` patches around each patch."""
 
     ordered = True
     size: tuple[Count, Count] = (7, 7)
 
     def __post_init__(self) -> None:
-        """Refuses windows without a middle."""
+        """Raises ConfigError if a side is even."""
         super().__post_init__()
         if even := [side for side in self.size if side % 2 == 0]:
             raise ConfigError(
-                f"size is {self.size[0]} x {self.size[1]}; a window around a patch has odd sides: {even[0] - 1} or "
+                f"the window size is {self.size[0]} x {self.size[1]}; sides must be odd, such as {even[0] - 1} or "
                 f"{even[0] + 1}"
             )
 
 
 def sliding(length: int, *, size: int, dilation: int = 1, inward: bool = True) -> Axis:
-    """Each place sees `size` places around it, `dilation` apart; at the ends the window moves inward, or is cut off.
+    """Each position attends to `size` positions around it, `dilation` apart.
 
-    Places `dilation` apart see one another alone, so that each residue class is a short axis with windows of its own.
+    At the ends, the window is shifted inward or cut off. Positions only attend within their residue class modulo
+    `dilation`, so that each class is a short axis of its own.
     """
     lengths = [len(range(first, length, dilation)) for first in range(min(dilation, length))]
     tile = min(TILE, lengths[0])

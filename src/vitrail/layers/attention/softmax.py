@@ -1,4 +1,4 @@
-"""Multi-head softmax attention, by the fused kernel or step by step."""
+"""Multi-head softmax attention, with the fused kernel or explicitly."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Count, Positive, Rate
+from vitrail.layers import kernels
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.attention.by_rows import attend_by_strips
 from vitrail.layers.patch import Grid
@@ -19,8 +20,8 @@ from vitrail.layers.rope import Rope, RopeConfig
 class SoftmaxConfig(AttentionConfig, kind="softmax"):
     """softmax(q k / (temperature sqrt(d))) v over all pairs of tokens (arXiv:1706.03762).
 
-    `bias` "qv" leaves the keys without one (BEiT, EVA); `qk_norm` normalises queries and keys per head
-    (arXiv:2302.05442); `inner_norm` normalises the heads' output before the projection (EVA-02 CLIP).
+    `bias` "qv": keys have no bias (BEiT, EVA); `qk_norm` normalises queries and keys per head (arXiv:2302.05442);
+    `inner_norm` normalises the output of the heads before the projection (EVA-02 CLIP).
     """
 
     head_dim: Count | None = None
@@ -60,6 +61,8 @@ class SoftmaxAttention(MultiHead):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
+        if self._has_kernel(tokens):
+            return self.drop(self.projection(self.norm(self._with_kernel(tokens))))
         q, k, v = self._placed(tokens, grid)
         if self.relative is None or not self.fused:
             return self.mix(q, k, v, self._bias(grid, q.dtype))
@@ -67,10 +70,10 @@ class SoftmaxAttention(MultiHead):
         return self.joined(attend_by_strips(q, k, v, self.relative.strips(grid), scale=self.scale, dropout=dropout))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """softmax(q k + bias) v, projected back: B A P+N d each, and a bias that spreads to B A P+N P+N -> B P+N D."""
+        """softmax(q k + bias) v, projected: B A P+N d each, and a bias that broadcasts to B A P+N P+N -> B P+N D."""
         dropout = self.dropout if self.training else 0.0
         if self.fused:
-            # With a mask of three axes the kernel for CPUs takes more than twice as long.
+            # With a mask of three axes the CPU kernel takes more than twice as long.
             mask = bias[None] if bias is not None and bias.ndim == 3 else bias
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         else:
@@ -88,11 +91,11 @@ class SoftmaxAttention(MultiHead):
 
     @property
     def readout(self) -> nn.Module:
-        """The module that reads what the heads mixed: the inner norm, which may do nothing."""
+        """The module after the heads: the inner norm, which may be the identity."""
         return self.norm
 
     def projected(self, tokens: Tensor) -> Tensor:
-        """Queries, keys and values side by side: B P+N D -> B P+N 3Ad."""
+        """Queries, keys and values, concatenated: B P+N D -> B P+N 3Ad."""
         qkv = self.qkv(tokens)
         if self.qv_bias is None:
             return qkv
@@ -100,20 +103,35 @@ class SoftmaxAttention(MultiHead):
         return qkv + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
 
     def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, B A P+N d each, normalised as configured."""
+        """Queries, keys and values, B A P+N d each, with the configured norm."""
         q, k, v = super().heads(tokens)
         return self.q_norm(q), self.k_norm(k), v
 
     def joined(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs B A P+N d side by side, normalised as configured and projected back: B P+N D."""
+        """The outputs of the heads B A P+N d, concatenated, with the configured norm, and projected: B P+N D."""
         return self.drop(self.projection(self.norm(mixed.transpose(1, 2).flatten(2))))
 
     def _placed(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, B A P+N d each, turned as configured."""
+        """Queries, keys and values, B A P+N d each, with the configured rotary positions."""
         q, k, v = self.heads(tokens)
         if self.rope is not None:
             q, k = self.rope(q, grid), self.rope(k, grid)
         return q, k, v
+
+    def _has_kernel(self, tokens: Tensor) -> bool:
+        """Whether the Triton kernel can be used: few tokens, no positions, norms or dropout inside of attention."""
+        fits = self.rope is None and self.relative is None and isinstance(self.q_norm, nn.Identity) and self.fused
+        fits = fits and not (self.training and self.dropout > 0) and self.head_dim in kernels.WIDTHS
+        return (
+            fits and kernels.suits(tokens) and tokens.shape[1] <= kernels.SHORT
+        )  # sizes last: a graph may leave them open
+
+    def _with_kernel(self, tokens: Tensor) -> Tensor:
+        """The outputs of the heads, concatenated: B P+N D -> B P+N Ad."""
+        size = (1, tokens.shape[1])  # one window
+        return kernels.window_attention(
+            self.projected(tokens), None, num_heads=self.num_heads, grid=size, size=size, shift=(0, 0), scale=self.scale
+        )
 
     def _bias(self, grid: Grid, dtype: torch.dtype) -> Tensor | None:
         return None if self.relative is None else self.relative(grid).to(dtype)

@@ -1,7 +1,7 @@
-"""Sparse attention on a grid: tiles of queries, each with the small region of keys that its queries may see.
+"""Sparse attention on a grid: tiles of queries, each with the region of keys that its queries attend to.
 
-A mask over all pairs would cost what dense attention costs. Here each tile meets its region alone, in one fused kernel
-for all tiles, and what a query does not see of its tile's region is masked: the cost is linear in N.
+A mask over all pairs would cost as much as dense attention. Here each tile only attends to its region, in one fused
+kernel for all tiles, with a mask within the region: the cost is linear in N.
 """
 
 from collections.abc import Callable
@@ -17,33 +17,33 @@ from vitrail.layers.position import Gridded
 
 
 class Axis(NamedTuple):
-    """One side of the grid, L places cut into T tiles; rows and columns are cut each alone."""
+    """One side of the grid, of length L, cut into T tiles; rows and columns are cut independently."""
 
-    queries: Tensor  # T t: the places of each tile; a tile that is not full repeats its last
-    keys: Tensor  # T r: the places of its region
-    seen: Tensor | None  # T t r: which key a query sees; None: all
-    home: Tensor  # L: where each place stands among the T t queries
+    queries: Tensor  # T t: the indices of each tile; a tile that is not full repeats its last index
+    keys: Tensor  # T r: the indices of its region
+    seen: Tensor | None  # T t r: which keys a query attends to; None: all
+    home: Tensor  # L: the position of each index among the T t queries
 
     @property
     def mask(self) -> Tensor:
-        """Which key a query sees, T t r, written out where it is all."""
+        """Which keys a query attends to, T t r."""
         if self.seen is not None:
             return self.seen
         return self.keys.new_ones(*self.queries.shape, self.keys.shape[1], dtype=torch.bool)
 
     def pairs(self) -> Tensor:
-        """Whether place i sees place j: L L."""
+        """Whether index i attends to index j: L L."""
         length, tile = len(self.home), self.queries.shape[1]
         seen = self.mask.flatten(0, 1)[self.home]  # L r
         count = self.home.new_zeros(length, length).scatter_add(1, self.keys[self.home // tile], seen.long())
         return count > 0
 
 
-Cut = Callable[[int], Axis]  # how a side of some length is cut
+Cut = Callable[[int], Axis]  # how a side of a given length is cut
 
 
 class Tiles(Gridded):
-    """The tables of one grid, rows and columns; those of other grids are made when they come."""
+    """The tables for the rows and columns of one grid; those of other grids are computed when needed."""
 
     def __init__(self, cuts: tuple[Cut, Cut], *, grid: Grid) -> None:
         super().__init__(grid)
@@ -56,12 +56,12 @@ class Tiles(Gridded):
         return self.cuts[0](grid[0]), self.cuts[1](grid[1])
 
     def resize(self, grid: Grid) -> None:
-        """Cuts another grid."""
+        """Recomputes the tables for another grid."""
         self.grid = grid
         self.reset_tables(self.get_buffer("home0"))
 
     def reset_tables(self, like: Tensor) -> None:
-        """Makes the tables anew, on the device of `like`."""
+        """Recomputes the tables, on the device of `like`."""
         for index, axis in enumerate(self._cut(self.grid)):
             for part, table in axis._asdict().items():
                 setattr(self, f"{part}{index}", _moved(table, like.device))
@@ -81,7 +81,7 @@ def _moved(table: Tensor | None, device: torch.device) -> Tensor | None:
 
 
 class TiledAttention(MultiHead):
-    """Patches see what `cuts` give them of the grid, and the prefix; prefix tokens see all: B P+N D -> B P+N D."""
+    """Patches attend to the keys that `cuts` give them, and the prefix; prefix tokens to all: B P+N D -> B P+N D."""
 
     def __init__(self, site: Site, cuts: tuple[Cut, Cut]) -> None:
         super().__init__(site)
@@ -98,7 +98,7 @@ class TiledAttention(MultiHead):
         return self.joined(mixed)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N, with zeros for what a token does not see."""
+        """B A R P+N, with zeros for masked pairs."""
         q, k, _ = self.heads(tokens)
         if rows is None:
             rows = torch.arange(tokens.shape[1], device=tokens.device)
@@ -106,11 +106,11 @@ class TiledAttention(MultiHead):
         return logits.masked_fill(~self._seen(rows, tokens.shape[1], grid), -float("inf")).softmax(dim=-1)
 
     def _seen(self, rows: Tensor, count: int, grid: Grid) -> Tensor:
-        """Which token sees which: R P+N."""
+        """Which tokens attend to which: R P+N."""
         num_prefix = count - grid[0] * grid[1]
-        place = (rows - num_prefix).clamp(min=0)  # R; where it is a prefix token, of no use
+        patch = (rows - num_prefix).clamp(min=0)  # R; not used for prefix tokens
         vertical, horizontal = (axis.pairs() for axis in self.tiles(grid))  # h h, w w
-        y, x = vertical[place // grid[1]], horizontal[place % grid[1]]  # R h, R w
+        y, x = vertical[patch // grid[1]], horizontal[patch % grid[1]]  # R h, R w
         seen = F.pad((y[:, :, None] & x[:, None]).flatten(1), (num_prefix, 0), value=True)  # R h w -> R P+N
         return seen | (rows < num_prefix)[:, None]
 
@@ -118,7 +118,7 @@ class TiledAttention(MultiHead):
         """Queries B A N d of the patches, keys and values B A P+N d of all -> B A N d."""
         rows, columns = self.tiles(grid)
         num_prefix = k.shape[2] - q.shape[2]
-        # Heads join the batch and tiles take their place, so that one mask serves all samples and heads.
+        # Heads become a part of the batch and tiles take the axis of heads: one mask for all samples and heads.
         queries = _regions(q, grid, rows.queries, columns.queries)  # BA TS st d
         keys, values = (
             _with_prefix(_regions(x[:, :, num_prefix:], grid, rows.keys, columns.keys), x[:, :, :num_prefix])
@@ -132,7 +132,7 @@ class TiledAttention(MultiHead):
 
 
 def _regions(x: Tensor, grid: Grid, rows: Tensor, columns: Tensor) -> Tensor:
-    """B A N d at the rows T t and the columns S s of each tile, columns first within it: BA TS st d."""
+    """B A N d at the rows T t and the columns S s of each tile, column by column: BA TS st d."""
     maps = x.flatten(0, 1).unflatten(1, grid)  # BA h w d
     maps = maps.index_select(1, rows.flatten()).unflatten(1, rows.shape).transpose(2, 3)  # BA T w t d
     maps = maps.index_select(2, columns.flatten()).unflatten(2, columns.shape)  # BA T S s t d
@@ -148,10 +148,10 @@ def _with_prefix(regions: Tensor, prefix: Tensor) -> Tensor:
 
 
 def _mask(rows: Axis, columns: Axis, num_prefix: int) -> Tensor | None:
-    """Which of the prefix and the region each query of a tile sees: 1 TS st P+rs."""
+    """The mask of the prefix and the region, for each query of a tile: 1 TS st P+rs."""
     if rows.seen is None and columns.seen is None:
         return None
     vertical, horizontal = rows.mask[:, None, None, :, None], columns.mask[None, :, :, None, :, None]
     seen = vertical & horizontal  # T 1 1 t 1 r & 1 S s 1 s' 1 -> T S s t s' r
     seen = F.pad(seen.flatten(4, 5).flatten(2, 3).flatten(0, 1), (num_prefix, 0), value=True)
-    return seen[None]  # the fused kernel takes masks of four axes
+    return seen[None]  # the fused kernel needs four axes

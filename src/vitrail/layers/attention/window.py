@@ -1,4 +1,4 @@
-"""Window attention: patches talk within windows, which every second block shifts by half (Swin, arXiv:2103.14030)."""
+"""Window attention: patches attend within windows, shifted by half in every second block (arXiv:2103.14030)."""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Count
+from vitrail.layers import kernels
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
@@ -19,16 +20,16 @@ Padding = Literal["masked", "before_shift", "after_shift"]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowConfig(AttentionConfig, kind="window"):
-    """Softmax attention within windows of `size`, shifted by half a window in odd blocks where `shift` says so.
+    """Softmax attention within windows of `size`; with `shift`, odd blocks shift them by half a window.
 
-    Where two patches of a window stand to each other adds a bias: from a table (Swin), or computed from the logarithm
-    of their offset by a small network (Swin v2, arXiv:2111.09883). `cosine` compares directions alone, by a learned
-    scale (v2); `bias` "qv" leaves the keys without one. A grid that windows do not fill is padded with zeros:
-    "masked" ones are not seen; otherwise they are, as in published models: added before the shift by the authors and
-    Hugging Face, after it by timm, where patches at one edge of the image then see some at the other.
+    A bias depends on the offset of two patches: from a table (Swin), or computed from the logarithm of the offset by a
+    small network (Swin v2, arXiv:2111.09883). `cosine`: cosine similarity with a learned scale (v2). `bias` "qv": keys
+    have no bias. A grid that is not divisible by the window is padded with zeros. `padding` "masked" masks them; the
+    other modes do not, as in published models: "before_shift" in those of the authors and Hugging Face, "after_shift"
+    in those of timm, where patches at opposite edges of the image can attend to each other.
 
-    `trained` is the window that a computed bias was learned in, where it is not the present one: it is the unit that
-    offsets are measured in, so that two patches have the same bias in windows of any size.
+    `trained` is the window size in which a computed bias was trained, if it differs from `size`: offsets are relative
+    to it, so that two patches have the same bias in windows of any size.
     """
 
     ordered = True
@@ -88,9 +89,9 @@ class Windows(NamedTuple):
         return maps.flatten(1, 2)
 
     def regions(self, device: torch.device) -> Tensor | None:
-        """A number for each place, W w: those of a window talk where theirs are the same; None where all do.
+        """A region number for each position, W w: only positions of the same region attend; None if all do.
 
-        A window that the shift pushed over an edge holds patches from both sides of the map; padding is a side too.
+        A shifted window at the edge holds patches from both sides of the map; padding is a region too.
         """
         masks = self.padding == "masked" and self.grid != self.padded
         if self.shift == (0, 0) and not masks:
@@ -105,7 +106,7 @@ class Windows(NamedTuple):
         return sides.unflatten(0, (-1, self.size[0] * self.size[1]))
 
     def real(self, device: torch.device) -> Tensor:
-        """Which places hold a patch, and which padding: W*w."""
+        """Whether each position is a patch, not padding: W*w."""
         return self.cut(torch.ones(1, self.grid[0] * self.grid[1], 1, device=device)).flatten() > 0
 
     def _windows(self, maps: Tensor) -> Tensor:
@@ -119,9 +120,9 @@ class Windows(NamedTuple):
 
 
 class WindowAttention(MultiHead):
-    """Patches attend to those of their window and to the prefix, the prefix to all: B P+N D -> B P+N D.
+    """Patches attend to their window and to the prefix, prefix tokens to all: B P+N D -> B P+N D.
 
-    A window is never larger than the grid, and one that reaches over the whole of it is not shifted.
+    A window is never larger than the grid; one that covers a whole side is not shifted along it.
     """
 
     def __init__(self, config: WindowConfig, site: Site) -> None:
@@ -148,6 +149,8 @@ class WindowAttention(MultiHead):
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
         windows, num_prefix = self.windows(grid), tokens.shape[1] - grid[0] * grid[1]
+        if num_prefix == 0 and self._has_kernel(tokens, windows):
+            return self.drop(self.projection(self._with_kernel(tokens, windows)))
         prefix, patches = tokens[:, :num_prefix], windows.cut(tokens[:, num_prefix:])
         q, k, v = self._placed(torch.cat([prefix, patches], dim=1) if num_prefix else patches)  # B A P+Ww d
         mixed = windows.joined(self._within(q, k, v, windows, num_prefix))  # B N D
@@ -159,7 +162,7 @@ class WindowAttention(MultiHead):
         return self.drop(self.projection(mixed))
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """B A R P+N, zero outside the window; what goes to padding that is seen is missing from a row's sum."""
+        """B A R P+N, zero outside of the window; rows sum to less than 1 if padding is not masked."""
         windows, count = self.windows(grid), tokens.shape[1]
         q, k, _ = self._placed(tokens)
         rows = torch.arange(count, device=tokens.device) if rows is None else rows
@@ -171,20 +174,33 @@ class WindowAttention(MultiHead):
         return (logits + spread).softmax(dim=-1)[..., :count]
 
     def projected(self, tokens: Tensor) -> Tensor:
-        """Queries, keys and values side by side: B P+N D -> B P+N 3D."""
+        """Queries, keys and values, concatenated: B P+N D -> B P+N 3D."""
         if self.qv_bias is None:
             return self.qkv(tokens)
         q_bias, v_bias = self.qv_bias
         return self.qkv(tokens) + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
 
     def _placed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, B A P+N d each; for cosines, of length 1 and times the learned scale."""
+        """Queries, keys and values, B A P+N d each; with `cosine`, normalised and times the learned scale."""
         q, k, v = self.heads(tokens)
         if self.log_scale is None:
             return q, k, v
-        # At most 100: a softmax that is sharper would not learn.
+        # At most 100: a sharper softmax would not train.
         scale = self.log_scale.clamp(max=math.log(100)).exp()[:, None, None]  # A 1 1
         return (F.normalize(q, dim=-1) * scale).to(v.dtype), F.normalize(k, dim=-1).to(v.dtype), v
+
+    def _has_kernel(self, tokens: Tensor, windows: Windows) -> bool:
+        """Whether the Triton kernel can be used: small windows without padding, no cosine similarity."""
+        fits = self.log_scale is None and self.head_dim in kernels.WIDTHS and kernels.suits(tokens)
+        return fits and windows.grid == windows.padded and windows.size[0] * windows.size[1] <= 64
+
+    def _with_kernel(self, tokens: Tensor, windows: Windows) -> Tensor:
+        """The outputs of the heads, concatenated: B N D -> B N D."""
+        bias = self.relative(windows.size).float()  # A w w
+        grid, size, shift, _ = windows
+        return kernels.window_attention(
+            self.projected(tokens), bias, num_heads=self.num_heads, grid=grid, size=size, shift=shift, scale=self.scale
+        )
 
     def _within(self, q: Tensor, k: Tensor, v: Tensor, windows: Windows, num_prefix: int) -> Tensor:
         """The patches' part: B A P+Ww d each -> B W*w D."""
@@ -194,7 +210,7 @@ class WindowAttention(MultiHead):
             same = regions[:, :, None] == regions[:, None]  # W w w
             bias = torch.where(same[:, None], bias, -math.inf).repeat(q.shape[0], 1, 1, 1)  # BW A w w
         bias = F.pad(bias, (num_prefix, 0)).to(q.dtype)
-        # Windows as a part of the batch: a view, and the layout that the fused kernels are fastest at.
+        # Windows as a part of the batch: a view, and the fastest layout for the fused kernels.
         q, *kv = (part[:, :, num_prefix:].unflatten(2, (-1, place)).transpose(1, 2) for part in (q, k, v))  # B W A w d
         if num_prefix:
             above = (part[:, None, :, :num_prefix].expand(-1, count, -1, -1, -1) for part in (k, v))  # B W A P d
@@ -204,19 +220,19 @@ class WindowAttention(MultiHead):
         return mixed.transpose(1, 2).flatten(2).unflatten(0, (-1, count)).flatten(1, 2)  # BW A w d -> B W*w D
 
     def _spread(self, rows: Tensor, windows: Windows, num_prefix: int) -> Tensor:
-        """What is added to the logits of some queries and every key in their true places, then padding: A R P+N+M."""
+        """The bias of some queries and all keys in the order of the grid, then padding: A R P+N+M."""
         count, place = windows.grid[0] * windows.grid[1], windows.size[0] * windows.size[1]
         patch = windows.cut(torch.arange(1, count + 1, device=rows.device)[None, :, None]).flatten()  # W*w, 0: padding
-        where = torch.argsort(patch).roll(count)  # N+M: the place of each patch, then those of padding
+        where = torch.argsort(patch).roll(count)  # N+M: the position of each patch, then those of padding
         group = where // place * 5
         if (regions := windows.regions(rows.device)) is not None:
             group = group + regions.flatten()[where]
         slot = F.pad(where % place, (num_prefix, 0))  # P+N+M
         group = F.pad(group, (num_prefix, 0), value=-1)
-        both = (group[rows, None] >= 0) & (group >= 0)  # R P+N+M: a patch looks at a patch
+        both = (group[rows, None] >= 0) & (group >= 0)  # R P+N+M: both are patches
         bias = self.relative(windows.size)[:, slot[rows, None], slot].masked_fill(~both, 0.0)
         hidden = both & (group[rows, None] != group)
-        hidden[:, num_prefix + count :] |= ~both[:, num_prefix + count :]  # prefix tokens see no padding
+        hidden[:, num_prefix + count :] |= ~both[:, num_prefix + count :]  # prefix tokens do not attend to padding
         return bias.masked_fill(hidden, -math.inf)
 
 
@@ -243,7 +259,7 @@ class TableBias(Gridded):
         return resample(self.table, old, new)
 
     def resize(self, grid: Grid) -> None:
-        """Resamples the table in place, where windows on the new grid have another size."""
+        """Resamples the table in place if the window size changes on the new grid."""
         self.grid, window = grid, fitting(self.size, grid)
         if window != self.window:
             table = self._table_at(window).detach().clone()
@@ -251,13 +267,13 @@ class TableBias(Gridded):
             self.reset_tables(table)
 
     def resized(self, grid: Grid) -> bool:
-        """Moves the layer to a grid, and says whether windows have another size there."""
+        """Resizes to a grid; returns whether the window size has changed."""
         before = self.window
         super().resized(grid)
         return self.window != before
 
     def reset_tables(self, like: Tensor) -> None:
-        """Computes the index anew, on the device of `like`."""
+        """Recomputes the index, on the device of `like`."""
         self.index = relative_index(self.window, 0).to(like.device)
 
 
@@ -274,19 +290,19 @@ class ContinuousBias(nn.Module):
         """The bias for windows of a size: A w w."""
         offsets = log_offsets(window, trained=self.trained or window).to(self.fc1.weight)
         table = self.fc2(F.relu(self.fc1(offsets)))  # (2p-1)(2q-1) A
-        bias = 16 * table.sigmoid()  # within reach of a softmax
+        bias = 16 * table.sigmoid()  # bounded, for the softmax
         return bias[relative_index(window, 0).to(table.device)].permute(2, 0, 1)  # w w A -> A w w
 
 
 def fitting(size: Grid, grid: Grid) -> Grid:
-    """The size of a window, cut to that of the grid."""
+    """The window size, limited to the grid."""
     return min(size[0], grid[0]), min(size[1], grid[1])
 
 
 def log_offsets(window: Grid, *, trained: Grid) -> Tensor:
-    """Offsets (dy, dx) of two patches of a window, then their signed logarithms: (2p-1)(2q-1) 2.
+    """The signed logarithms of the offsets (dy, dx) of two patches of a window: (2p-1)(2q-1) 2.
 
-    The farthest two patches of the window that was trained are 8 apart.
+    Offsets are scaled so that the largest one in the trained window is 8.
     """
     axes = [
         torch.arange(1 - length, length).float() / max(unit - 1, 1)

@@ -36,13 +36,10 @@ class XCAttention(MultiHead):
         return self.joined(mixed.transpose(-2, -1))
 
     def channels(self, q: Tensor, k: Tensor) -> Tensor:
-        """How much each channel takes from each other, B A d d, from queries and keys B A P+N d."""
+        """The attention matrix of channels, B A d d, from queries and keys B A P+N d."""
         q, k = F.normalize(q, dim=2), F.normalize(k, dim=2)
         return (self.temperature * (q.transpose(-2, -1) @ k)).softmax(dim=-1)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
-        """There is none: raises Unsupported."""
-        raise Unsupported(
-            "XCAttention mixes channels, not tokens: its matrix is d x d for each head (see `channels`), and no token "
-            "attends to another"
-        )
+        """Raises Unsupported: there is no such matrix."""
+        raise Unsupported("XCAttention mixes channels, not tokens: its matrix is d x d for each head (see `channels`)")

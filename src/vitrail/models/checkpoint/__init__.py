@@ -1,32 +1,31 @@
-"""Weights in and out: `load` and `convert` read vitrail, timm, Hugging Face and torchvision; `save` writes our own."""
+"""Loading and saving: `load` and `convert` read vitrail, timm, Hugging Face and torchvision; `save` writes vitrail."""
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from vitrail.config import apply
+from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice, Notice, VitrailError, nearest
+from vitrail.files import digest, write_json, write_tensors
 from vitrail.models.backbone import Backbone, BackboneConfig
-from vitrail.models.checkpoint.agreement import check_agreement
+from vitrail.models.checkpoint.config_match import check_match
 from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
 from vitrail.models.checkpoint.families import TRANSLATIONS
-from vitrail.models.checkpoint.files import PICKLES, Weights, digest, is_word, read, write_json, write_tensors
+from vitrail.models.checkpoint.files import PICKLES, Weights, is_word, read
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
-from vitrail.models.checkpoint.pixels import (
-    PROCESSOR,
-    Pixels,
-    by_channel,
-    find,
-    for_processor,
-    for_timm,
-)
+from vitrail.models.checkpoint.pixels import PROCESSOR, for_timm, read_preprocess
+from vitrail.models.checkpoint.processors import write_processor
 from vitrail.models.checkpoint.timm import Timm
 from vitrail.models.checkpoint.torchvision import Torchvision
+from vitrail.models.checkpoint.unwrap import candidates, say_prefix
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
-from vitrail.models.initialise import Undrawn
+from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import FAMILIES, build, family_of, is_known, presets, resolve
 
 __all__ = ["convert", "load", "save"]
@@ -46,20 +45,20 @@ def load(
 ) -> Backbone:
     """A model with the weights of a file, a folder or `hf-hub:owner/name[@revision]`, ready for use (`eval`).
 
-    The project that wrote the weights is recognised; the architecture comes from the config beside them, or from the
-    tensors' shapes, or from `model`, the name or config of a model, where neither tells enough; the tensors must be of
-    that model. Nothing may be missing or left over. `image_size` resamples positions; `num_classes` replaces the head
-    by a fresh one; both say so.
+    The format is recognised. The architecture comes from config.json in the same folder, then from the shapes of the
+    tensors, then from `model` (a name or a config), which must match the tensors. The number of classes is read from
+    the file. No tensor may be missing or left over. `image_size` resamples positions; `num_classes` replaces the head
+    by a new one; both give a notice. `model.preprocess` is what the files say about how images are prepared.
     """
     weights = _weights(source)
+    if image_size is not None:
+        weights = replace(weights, image_size=apply(BackboneConfig(), {"image_size": image_size}).image_size)
     hint = resolve(model)[1] if isinstance(model, str) else model
     found = _read(weights, hint)
     if hint is not None:
-        check_agreement(
-            found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path
-        )
+        check_match(found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path)
     # Nothing is rounded before the end: positions are resampled in full precision, and float64 stays float64.
-    with Undrawn():
+    with SkipInit():
         backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
     try:
         state = to_ours(found, backbone)
@@ -67,9 +66,9 @@ def load(
         raise CheckpointError(f"{weights.path}: {error}") from error
     backbone.load_state_dict(state)
     backbone.labels = tuple(found.labels) if found.labels else None
-    backbone.normalisation = _normalisation(weights.path)
     if image_size is not None:
         backbone.resize(image_size)
+    backbone.preprocess = _preprocess(weights.path, backbone.config)
     if num_classes is not None and num_classes != found.config.num_classes:
         backbone.reset_head(num_classes)
         if found.config.num_classes:  # pre-training leaves none that could be missed
@@ -79,49 +78,60 @@ def load(
 
 
 def _weights(source: str | Path) -> Weights:
-    """The file of a source; who names a model, or nearly so, is told that and not of a missing file."""
+    """Reads the file of a source; the name of a model, which has no weights, gets an error of its own."""
     path = locate(source)
     if not path.exists() and is_word(path) and is_known(path.name):
         raise CheckpointError(
-            f"{path} is the name of a model, and a name brings no weights; name a run's folder, a weight file or "
-            "hf-hub:owner/name"
+            f"{path} is the name of a model, which comes without weights; pass a run folder, a weight file or "
+            "hf-hub:owner/name, or use vitrail.create() for random weights"
         )
     return read(path, names=presets())
 
 
-def _normalisation(file: Path) -> Pixels | None:
-    """What images are brought to for the weights of a file; where that cannot be read, the weights still can."""
+def _preprocess(file: Path, config: BackboneConfig) -> Preprocess | None:
+    """The preprocessing of a weight file at the model's image size; if it cannot be read, a notice and None."""
     try:
-        return find(file)
+        found = read_preprocess(file, image_size=config.image_size)
     except CheckpointError as error:
         warnings.warn(str(error), Notice, stacklevel=3)
         return None
+    if found is None or found.channels == config.channels:
+        return found
+    # A file of a model for RGB that was built for other channels: one number for all of them.
+    mean, std = ((sum(values) / len(values),) for values in (found.mean, found.std))
+    return replace(found, channels=config.channels, mean=mean, std=std)
 
 
 def _read(weights: Weights, hint: BackboneConfig | None) -> Found:
-    """What the project that wrote the weights makes of them; a tensor or entry of a wild shape is the file's fault."""
+    """The model of the weights; unexpected shapes or entries are reported as a damaged file."""
     try:
-        return _recognise(weights).read(weights, hint)
+        dialect, weights = _recognise(weights)
+        return dialect.read(weights, hint)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, VitrailError):
             raise
         reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"{weights.path} is no checkpoint that can be understood ({reason})") from error
+        raise CheckpointError(f"{weights.path} is not a valid checkpoint ({reason})") from error
 
 
-def _recognise(weights: Weights) -> Dialect:
-    for dialect in DIALECTS.values():
-        if dialect.recognises(weights):
-            return dialect
+def _recognise(weights: Weights) -> tuple[Dialect, Weights]:
+    """The format of the weights, and the weights without a prefix that a training script has added to names."""
+    for prefix, tensors in candidates(weights.tensors):
+        named = replace(weights, tensors=tensors)
+        for dialect in DIALECTS.values():
+            if dialect.recognises(named):
+                if prefix:
+                    say_prefix(weights.tensors, prefix)
+                return dialect, named
     some = ", ".join(sorted(weights.tensors)[:6])
     raise CheckpointError(
-        f"{weights.path} is not recognised as a model of vitrail, timm, Hugging Face or torchvision; "
+        f"{weights.path} is not recognised as a checkpoint of vitrail, timm, Hugging Face or torchvision; "
         f"it holds {len(weights.tensors)} tensors: {some}"
     )
 
 
 def _bare(model: Any) -> Backbone:
-    """The model inside what torch.compile, DataParallel or DDP wrapped around it."""
+    """The model inside the wrappers of torch.compile, DataParallel or DDP."""
     for name in ("_orig_mod", "module"):
         if not isinstance(model, Backbone) and hasattr(model, name):
             return _bare(getattr(model, name))
@@ -133,12 +143,12 @@ def _bare(model: Any) -> Backbone:
 def save(model: Backbone, path: str | Path) -> Path:
     """Writes a model to a folder (model.safetensors and config.json) or to one .safetensors file; returns the file.
 
-    Each file is whole or not there at all, and carries a checksum that `load` verifies; the names of the classes and
-    how images are normalised are in it, where the model knows them.
+    Files are written atomically, with a checksum that `load` verifies. The names of the classes and the preprocessing
+    are stored too, if the model has them.
     """
     path = Path(path)
     if path.suffix in PICKLES:
-        raise ConfigError(f"vitrail saves folders and .safetensors files, not {path.suffix}: {path.with_suffix('')}")
+        raise ConfigError(f"cannot save as {path.suffix}; use a folder ({path.with_suffix('')}) or .safetensors")
     model = _bare(model)
     about = describe_model(model)
     header = json.dumps(about)
@@ -159,36 +169,35 @@ def convert(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
 ) -> Path:
-    """Rewrites any known checkpoint as a folder that vitrail, timm or Hugging Face loads; returns the weight file.
+    """Converts a checkpoint to a folder that vitrail, timm or Hugging Face loads; returns the weight file.
 
-    What was written is read back, and every tensor compared. How images are normalised goes along.
+    The result is read back and every tensor compared. The preprocessing is converted too.
     """
     if to not in ("vitrail", "timm", "hf"):
         raise ConfigError(f"cannot convert to {to!r}; {nearest(to, ('vitrail', 'timm', 'hf'))}")
     if Path(out).exists() and Path(out).resolve() in (Path(source).resolve(), Path(source).resolve().parent):
-        raise ConfigError(f"{out} is where the checkpoint comes from; name another folder")
+        raise ConfigError(f"{out} is the folder of the checkpoint itself; choose another output folder")
     loaded = load(source, model=model, num_classes=num_classes, image_size=image_size)
     file = save(loaded, out) if to == "vitrail" else _translate(loaded, Path(out), to)
     if wrong := _differences(loaded, load(file)):
-        raise CheckpointError(f"{file} does not read back as it was written: {', '.join(wrong[:8])}")
+        raise CheckpointError(f"{file} differs from the model after reading it back: {', '.join(wrong[:8])}")
     return file
 
 
 def _differences(model: Backbone, back: Backbone) -> list[str]:
-    """The names of what two models do not share."""
-    state, again, channels = model.state_dict(), back.state_dict(), model.config.channels
+    """The names of the tensors in which two models differ, and how images are normalised if that differs."""
+    state, again = model.state_dict(), back.state_dict()
     wrong = [name for name in state if name not in again or not torch.equal(state[name], again[name])]
-    before, after = (pixels and by_channel(pixels, channels) for pixels in (model.normalisation, back.normalisation))
+    before, after = (each.preprocess and each.preprocess.statistics for each in (model, back))
     return wrong if before == after else [*wrong, "how images are normalised"]
 
 
 def _translate(model: Backbone, out: Path, to: Literal["timm", "hf"]) -> Path:
-    """Writes a model in the words of another project, with the file that tells it how images are normalised."""
+    """Writes a model in another project's format, with its file about preprocessing."""
     dialect = DIALECTS.get(f"{to} {family_of(model).name}", DIALECTS[to])
-    foreign, file, pixels = dialect.write(model), out / "model.safetensors", model.normalisation
-    channels, size = model.config.channels, model.config.image_size
-    about = for_timm(foreign.config, pixels, channels) if pixels and to == "timm" else foreign.config
+    foreign, file, preprocess = dialect.write(model), out / "model.safetensors", model.preprocess
+    about = for_timm(foreign.config, preprocess) if preprocess and to == "timm" else foreign.config
     write_tensors(file, foreign.tensors, {"format": "pt"}, config=about)
-    if pixels and to == "hf":
-        write_json(out / PROCESSOR, for_processor(pixels, channels, size))
+    if preprocess and to == "hf":
+        write_json(out / PROCESSOR, write_processor(preprocess))
     return file

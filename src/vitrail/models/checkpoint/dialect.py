@@ -1,4 +1,4 @@
-"""How another project's tensors become ours and back: tables of rules, applied strictly in both directions."""
+"""Renaming another project's tensors to ours and back: tables of rules, applied strictly in both directions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from vitrail.models.checkpoint.files import Weights
 
 
 class Rule(NamedTuple):
-    """One tensor of ours and the tensor, or the parts, that another project keeps it in.
+    """One of our tensors, and the tensor or tensors in which another project stores it.
 
     Several parts are joined along the first axis, or stacked into a new one. `lead` counts the axes of length 1 that
     stand before theirs and not before ours: (1, N, D) is N D with a lead of 1; `trail` those that stand after: the
@@ -29,7 +29,7 @@ class Rule(NamedTuple):
 
 
 def rule(ours: str, *theirs: str, lead: int = 0, stack: bool = False, trail: int = 0) -> Rule:
-    """A rule; one without a name of theirs keeps ours."""
+    """A rule; without their name, the tensor has the same name in both projects."""
     return Rule(ours, theirs or (ours,), lead, stack, trail)
 
 
@@ -51,19 +51,19 @@ def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a dialect makes of a checkpoint: which model it is, and how its tensors are named."""
+    """The model that a dialect found in a checkpoint, and how its tensors are named."""
 
     family: str
     config: BackboneConfig
     tensors: Mapping[str, Tensor]
     rules: Sequence[Rule]
-    ignored: str = r"(?!)"  # a pattern of tensors that are left behind on purpose; by default none
+    ignored: str = r"(?!)"  # a pattern of tensors that are not needed; by default none
     labels: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """A model in another project's words: tensors by its names, and the config.json it reads."""
+    """A model in another project's format: tensors by its names, and its config.json."""
 
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -74,19 +74,19 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name in messages."""
         ...
 
     def recognises(self, weights: Weights) -> bool:
-        """Whether the tensors' names, or the config beside them, are of this project."""
+        """Whether the names of the tensors, or config.json, belong to this project."""
         ...
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights; `hint` is the config of a model that the caller named."""
+        """The model of these weights; `hint` is the config that the caller passed as `model`."""
         ...
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in this project's words, or Unsupported where it has none for it."""
+        """The model in this project's format, or Unsupported if the project has no such model."""
         ...
 
 
@@ -121,7 +121,7 @@ def to_ours(found: Found, model: Backbone) -> dict[str, Tensor]:
 
 
 def to_theirs(model: Backbone, rules: Iterable[Rule]) -> dict[str, Tensor]:
-    """The model's tensors by another project's names; every tensor of ours must have a rule."""
+    """The model's tensors by another project's names; every one must have a rule."""
     state = model.state_dict()
     tensors: dict[str, Tensor] = {}
     for each in expand(rules, depth_of(state)):
@@ -143,7 +143,7 @@ def expand(rules: Iterable[Rule], depth: int) -> list[Rule]:
 
 
 def depth_of(names: Iterable[str], pattern: str = r"blocks\.(\d+)\.") -> int:
-    """How many blocks a list of tensor names speaks of."""
+    """How many blocks there are in a list of tensor names."""
     return max((int(match[1]) + 1 for name in names if (match := re.match(pattern, name))), default=0)
 
 

@@ -24,7 +24,7 @@ from vitrail.models.registry import family_of
 from vitrail.models.vit import ViTConfig
 
 _PATCHES = re.compile(r"(\w+\.)?embeddings\.patch_embeddings?\.(projection\.)?weight")
-_MARKS = {  # names that betray a model type, the most telling first
+_MARKS = {  # names that identify a model type, the most specific first
     r"embeddings\.class_embedding": "clip_vision_model",
     r"embeddings\.patch_embedding\.weight": "siglip_vision_model",
     r"embeddings\.patch_embeddings\.weight": "dinov3_vit",
@@ -40,7 +40,7 @@ _SQUARE_ONLY = ("clip_vision_model", "siglip_vision_model", "dinov2", "dinov2_wi
 
 
 class HuggingFace:
-    """`transformers`; its config.json is read where it is there, and the shapes tell most of it where it is not."""
+    """`transformers`; config.json is read if there is one; otherwise most of it follows from the shapes."""
 
     name = "hf"
 
@@ -49,7 +49,7 @@ class HuggingFace:
         return any(_PATCHES.fullmatch(name) for name in weights.tensors)
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights; `hint` says how many heads there are where no config does."""
+        """The model of the weights; `hint` gives the number of heads if there is no config.json."""
         beside = weights.config or {}
         layout = _layout(weights.tensors, beside, weights.path)
         tensors = take_apart(layout.kind, layout.classic(weights.tensors))
@@ -57,7 +57,7 @@ class HuggingFace:
         options = beside.get("vision_config", beside) if "model_type" in beside else {}
         if not isinstance(options, dict):
             raise CheckpointError(f"{weights.path}: config.json says vision_config = {options!r}; it must be an object")
-        reader = Reader(layout, end, tensors, options, weights.path, hint)
+        reader = Reader(layout, end, tensors, options, weights.path, hint, weights.image_size)
         config = reader.config()
         return Found(
             family=end.family,
@@ -69,14 +69,14 @@ class HuggingFace:
         )
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in transformers' words; Unsupported, with what stands in the way, where it has none."""
+        """The model in transformers' format; Unsupported, with the reason, if there is no such class."""
         config = model.config
         if not isinstance(config, ViTConfig):
-            raise Unsupported(f"transformers has no words for {type(model).__name__}; only plain ViTs can be converted")
+            raise Unsupported(f"{type(model).__name__} cannot be converted to transformers; only plain ViTs can")
         layout, end = _nearest_class(family_of(model).name, config)
         tensors = put_together(layout.kind, _rename(model, config, layout, end))
         about = describe(model, config, layout, end)
-        # Whether a class of theirs says the same as ours is for `read` to judge.
+        # `read` decides whether their class is the same model.
         written = Weights(path=Path(end.architecture), tensors=tensors, config=about, metadata={})
         theirs = self.read(written, None).config
         unsaid = not config.num_classes and {config.pool.kind, end.pool.kind} == {"class", "mean"}
@@ -85,12 +85,12 @@ class HuggingFace:
             differences.append("images and patches, which must be square")
         if differences:
             raise Unsupported(
-                f"no class of transformers is this model; {end.architecture} comes nearest, but differs in "
+                f"transformers has no class for this model; the closest, {end.architecture}, differs in "
                 + "; ".join(differences)
             )
         if unsaid:
-            how = f"that {config.pool.kind} pooling follows is not written down"
-            warnings.warn(f"{end.architecture} gives all tokens; {how}", Notice, stacklevel=2)
+            how = f"{config.pool.kind} pooling is not stored"
+            warnings.warn(f"{end.architecture} returns all tokens; {how}", Notice, stacklevel=2)
         return Foreign(tensors=layout.prefixed(tensors, end), config=about)
 
 
@@ -98,12 +98,12 @@ def _layout(tensors: Mapping[str, Tensor], beside: Mapping[str, Any], path: Path
     guesses = (k for mark, k in _MARKS.items() if any(re.fullmatch(rf"(\w+\.)?{mark}", name) for name in tensors))
     kind = str(beside.get("model_type") or next(guesses))
     if kind not in LAYOUTS:
-        raise Unsupported(f"{path} is of model_type {kind!r}, which is no plain ViT; {nearest(kind, LAYOUTS)}")
+        raise Unsupported(f"{path}: model_type {kind!r} is not supported; {nearest(kind, LAYOUTS)}")
     return LAYOUTS[kind]
 
 
 def _nearest_class(family: str, config: ViTConfig) -> tuple[Layout, End]:
-    """The class whose tensors are most like the model's; whether it is the same model is another question."""
+    """The class whose tensors are most like the model's; it may still be another model."""
     kinds = {position.kind for position in config.position}
     bare_patches = LearnedConfig(prefix=False) in config.position
     if "rope" in kinds or "relative" in kinds:
@@ -127,16 +127,19 @@ def _rename(model: Backbone, config: ViTConfig, layout: Layout, end: End) -> dic
     try:
         tensors = to_theirs(model, rules)
     except CheckpointError as error:
-        raise Unsupported(f"no class of transformers is this model; {end.architecture} is near, but {error}") from error
+        raise Unsupported(
+            f"transformers has no class for this model; the closest is {end.architecture}, but {error}"
+        ) from error
     if lacking := layout.lacking(rules, tensors, config.depth):
         raise Unsupported(
-            f"no class of transformers is this model; {end.architecture} is near, but has also {', '.join(lacking[:8])}"
+            f"transformers has no class for this model; the closest, {end.architecture}, also has "
+            f"{', '.join(lacking[:8])}"
         )
     return tensors
 
 
 def _differences(ours: ViTConfig, theirs: BackboneConfig) -> list[str]:
-    """The options in which two configs mean different models."""
+    """The options in which two configs differ."""
     if type(ours) is not type(theirs) or not isinstance(theirs, ViTConfig):
         return [f"its family, {type(theirs).__name__}"]
     a, b = _essence(ours), _essence(theirs)
@@ -145,7 +148,7 @@ def _differences(ours: ViTConfig, theirs: BackboneConfig) -> list[str]:
 
 
 def _essence(config: ViTConfig) -> ViTConfig:
-    """The config without what changes no prediction, and with one way of saying each thing."""
+    """The config without options that do not change predictions, in a canonical form."""
     patch, mlp, attention = config.patch, config.mlp, config.attention
     if isinstance(patch, LinearPatchConfig) and patch.stride is None:
         patch = replace(patch, stride=patch.size)

@@ -1,4 +1,4 @@
-"""transformers' config.json and our config: what the one says of the other, in both directions."""
+"""Conversion between transformers' config.json and our config, in both directions."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from vitrail.layers.rope import RopeConfig
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Rule, depth_of, expand
 from vitrail.models.checkpoint.huggingface_names import SHARED_RELATIVE, End, Layout
-from vitrail.models.checkpoint.shapes import square_grid, usual_heads
+from vitrail.models.checkpoint.shapes import grid_of, patches_of, relative_grid, usual_heads
 from vitrail.models.registry import FAMILIES
 from vitrail.models.vit import ViTConfig
 
@@ -32,7 +32,7 @@ _ACTIVATIONS = {
     "gelu_python": "gelu",
     "silu": "silu",
 }
-# They call one option otherwise, and have no labels.
+# They have another name for dropout, and no labels.
 _TOWERS = ("clip_vision_model", "siglip_vision_model", "dinov3_vit")
 
 
@@ -46,6 +46,7 @@ class Reader:
     options: Mapping[str, Any]  # config.json, or the part of it that speaks of images
     path: Path
     hint: BackboneConfig | None
+    wanted: tuple[int, int] | None = None  # the image size that the caller gave
 
     @cached_property
     def gated(self) -> bool:
@@ -54,18 +55,18 @@ class Reader:
 
     @cached_property
     def rules(self) -> list[Rule]:
-        """The rules of this very checkpoint."""
+        """The rules of this checkpoint."""
         rules = self.layout.choose(gated=self.gated)
         if set(SHARED_RELATIVE.theirs) <= set(self.tensors):
             rules = [each for each in rules if each.ours != SHARED_RELATIVE.ours] + [SHARED_RELATIVE]
         return rules + self.end.rules
 
     def names(self, ours: str) -> tuple[str, ...]:
-        """What theirs calls a tensor of ours, of the first block."""
+        """Their names for one of our tensors, in the first block."""
         return next((each.theirs for each in expand(self.rules, 1) if each.ours == ours), ())
 
     def has(self, ours: str) -> bool:
-        """Whether a tensor of ours is there, in the first block."""
+        """Whether the checkpoint has one of our tensors, in the first block."""
         return bool(self.names(ours)) and all(name in self.tensors for name in self.names(ours))
 
     def shape(self, ours: str) -> tuple[int, ...]:
@@ -82,18 +83,20 @@ class Reader:
         return value
 
     def check(self, depth: int) -> None:
-        """Refuses what no plain ViT has, and a checkpoint that lacks what its class always has."""
+        """Refuses options that a plain ViT does not have, and incomplete checkpoints."""
         for option in ("proj_bias", "mlp_bias"):
             if self.options.get(option) is False:
-                raise Unsupported(f"{self.path}: config.json says {option} = false; our layers have this bias")
+                raise Unsupported(f"{self.path}: config.json says {option} = false, which is not supported")
         if lacking := self.layout.lacking(self.rules, self.tensors, depth, waived=self.end.ignored):
             some = ", ".join(lacking[:8])
-            raise CheckpointError(f"{self.path} is no whole {self.end.architecture}: missing ({len(lacking)}): {some}")
+            raise CheckpointError(
+                f"{self.path} is not a complete {self.end.architecture}: missing ({len(lacking)}): {some}"
+            )
         if len(self.shape("patch.projection.weight")) != 4:
-            raise Unsupported(f"{self.path}: patches of varying size (NaFlex) have no place in a plain ViT")
+            raise Unsupported(f"{self.path}: patches of varying size (NaFlex) are not supported")
 
     def config(self) -> ViTConfig:
-        """The config of ours that describes the model."""
+        """Our config of the model."""
         depth = self.number("num_hidden_layers", depth_of(self.tensors, r"(?:encoder\.)?layers?\.(\d+)\."))
         self.check(depth)
         dim, channels, height, width = self.shape("patch.projection.weight")
@@ -137,7 +140,7 @@ class Reader:
         return usual_heads(dim, self.path, rotary=self.layout.kind == "dinov3_vit")
 
     def image_size(self, patch: tuple[int, int]) -> tuple[int, int]:
-        """The pixels that become patches: a margin that no patch covers (384 at a patch of 14) is not counted."""
+        """The pixels that become patches; a margin that no patch covers (384 with patches of 14) is not counted."""
         said = self.options.get("image_size")
         if said is not None:
             size = said if isinstance(said, list | tuple) else [said, said]
@@ -148,16 +151,18 @@ class Reader:
         elif self.has("position.0.table"):
             prefix = self.has("prefix.class_token") and self.layout.kind != "dinov2_with_registers"
             patches = self.shape("position.0.table")[-2] - prefix - (self.layout.kind == "deit")
-            size = [count * side for count, side in zip(square_grid(patches, self.path), patch, strict=True)]
+            grid = grid_of(patches, self.path, said=patches_of(self.wanted, patch))
+            size = [count * side for count, side in zip(grid, patch, strict=True)]
         elif self.has("blocks.0.attention.relative.table"):
-            offsets = square_grid(self.shape("blocks.0.attention.relative.table")[0] - 3, self.path)
-            size = [(count + 1) // 2 * side for count, side in zip(offsets, patch, strict=True)]
+            offsets = self.shape("blocks.0.attention.relative.table")[0] - 3
+            grid = relative_grid(offsets, self.path, said=patches_of(self.wanted, patch))
+            size = [count * side for count, side in zip(grid, patch, strict=True)]
         else:
             size = self.hint.image_size if self.hint is not None else (224, 224)
         return size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]
 
     def position(self) -> tuple[PositionConfig, ...]:
-        """From the tables that are there; DINOv3 has none."""
+        """From the position tables in the checkpoint; DINOv3 has none."""
         if self.layout.kind == "dinov3_vit":
             theta = float(self.number("rope_theta", 100.0))
             return (RopeConfig(theta=theta, coordinates="centred", pairs="halves"),)
@@ -169,35 +174,35 @@ class Reader:
         return tuple(found)
 
     def attention(self) -> SoftmaxConfig:
-        """With the biases that are there."""
+        """With the biases in the checkpoint."""
         weights = self.names("blocks.0.attention.qkv.weight")
         q, k, v = (name.replace(".weight", ".bias") in self.tensors for name in weights)
         said = self.options.get("qkv_bias", self.options.get("query_bias", q))
         if said != q:
-            raise CheckpointError(f"{self.path}: config.json says {said} of a bias of the queries; the tensors say {q}")
+            raise CheckpointError(f"{self.path}: config.json says qkv_bias = {said}; in the tensors it is {q}")
         if q != v or (k and not q):
-            raise Unsupported(f"{self.path}: biases on queries ({q}), keys ({k}) and values ({v}) alone")
+            raise Unsupported(f"{self.path}: unsupported combination of biases: queries {q}, keys {k}, values {v}")
         dropout = self.number("attention_probs_dropout_prob", self.number("attention_dropout", 0.0))
         bias = ("qkv" if k else "qv") if q else "none"
         return SoftmaxConfig(bias=bias, head_dim=self.number("head_dim", None), dropout=float(dropout))  # type: ignore[arg-type]
 
     def mlp(self) -> MLPConfig:
         """Gated where the tensors are; the activation as the config says."""
-        # The shape of fc2 tells the hidden width of a gated MLP and of a plain one alike.
+        # The shape of fc2 gives the hidden width of gated and plain MLPs alike.
         hidden = self.shape("blocks.0.mlp.fc2.weight")[1]
         said = self.options.get("hidden_act", "silu" if self.gated else self.layout.activation)
         if self.gated:
             # DINOv2 gates with SiLU whatever its config says.
             if self.layout.kind == "dinov3_vit" and said != "silu":
-                raise Unsupported(f"{self.path}: a gated MLP with hidden_act {said!r}; ours is gated by silu")
+                raise Unsupported(f"{self.path}: hidden_act of a gated MLP is {said!r}; it must be silu")
             return SwiGLUConfig(hidden=hidden)
         if said not in _ACTIVATIONS:
-            raise Unsupported(f"{self.path}: hidden_act is {said!r}; {nearest(str(said), _ACTIVATIONS)}")
+            raise Unsupported(f"{self.path}: hidden_act {said!r} is not supported; {nearest(str(said), _ACTIVATIONS)}")
         return GeluMLPConfig(hidden=hidden, activation=_ACTIVATIONS[said])  # type: ignore[arg-type]
 
 
 def labels_of(beside: Mapping[str, Any], num_classes: int, path: Path) -> list[str] | None:
-    """The names of the classes, unless they are the ones that transformers makes up."""
+    """The names of the classes; None for the LABEL_0, LABEL_1 ... that transformers fills in."""
     named = beside.get("id2label")
     if not isinstance(named, dict) or num_classes == 0:
         return None
@@ -236,7 +241,7 @@ def describe(model: Backbone, config: ViTConfig, layout: Layout, end: End) -> di
 
 
 def _options(config: ViTConfig, kind: str) -> dict[str, Any]:
-    """What only one model type asks for."""
+    """The entries of one model type."""
     bias = getattr(config.attention, "bias", "qkv")
     gated = isinstance(config.mlp, SwiGLUConfig)
     if kind == "clip_vision_model":
@@ -276,13 +281,13 @@ def mlp_width(config: ViTConfig) -> int:
 
 
 def _dinov2_ratio(config: ViTConfig, *, gated: bool) -> int:
-    """DINOv2 knows its MLP's width only by a whole ratio, of which a gated one keeps two thirds, in eights."""
+    """The whole ratio that gives the width of the MLP; gated MLPs have two thirds of it, in multiples of eight."""
     for ratio in range(1, 17):
         plain = config.dim * ratio
         if mlp_width(config) == ((int(plain * 2 / 3) + 7) // 8 * 8 if gated else plain):
             return ratio
     raise Unsupported(
-        f"an MLP of {mlp_width(config)} for a width of {config.dim}: transformers' DINOv2 has only whole ratios"
+        f"an MLP of {mlp_width(config)} for a width of {config.dim}: transformers' DINOv2 takes whole ratios only"
     )
 
 

@@ -32,7 +32,7 @@ FinalNorm = Literal["tokens", "pooled", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """One of a layout's classes: the tensors that betray it, and what it makes of the encoder's tokens."""
+    """One of a layout's classes: the tensors that identify it, and what it does with the encoder's tokens."""
 
     architecture: str
     markers: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The names of one model type, and what its class assumes where config.json is silent."""
+    """The names of one model type, and the defaults of its class."""
 
     kind: str
     prefix: str  # stands before the encoder's names wherever a head stands beside it
@@ -353,7 +353,7 @@ LAYOUTS |= {"clip": _CLIP, "siglip": _SIGLIP}  # both towers in one file
 
 
 def take_apart(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Reshapes what no rule can: classic names in, the names of the rules out."""
+    """Reshapes tensors that rules cannot: classic names in, the names of the rules out."""
     out = {name: tensor for name, tensor in tensors.items() if tensor.numel()}  # no registers: an empty tensor
     for part in ("weight", "bias"):
         if f"head.attention.in_proj_{part}" in out:
@@ -374,7 +374,7 @@ def take_apart(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def put_together(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `take_apart`, and the tensors that a class insists on although they say nothing."""
+    """The inverse of `take_apart`, with the constant tensors that a class requires."""
     out = dict(tensors)
     for part in ("weight", "bias"):
         if f"head.attention.q.{part}" in out:

@@ -1,73 +1,65 @@
-"""What pixels were brought to when some weights were made: the weights tell it, or the files beside them."""
+"""Which preprocessing some weights were trained with: the weights say so, or the files beside them."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from vitrail.config import from_dict, to_dict
+from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError
+from vitrail.models.checkpoint.processors import read_processor
 
-Pixels = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation, of each channel or one for all; 0 to 1
+Size = tuple[int, int]
 
-HALF = (0.5,)  # what a run that names none takes: pixels go from -1 to 1
-PROCESSOR = "preprocessor_config.json"  # where Hugging Face keeps them
+PROCESSOR = "preprocessor_config.json"  # where Hugging Face keeps it
+_CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}  # timm's crop_mode and our resize
 
 
-def find(place: Path) -> Pixels | None:
-    """The mean and deviation of a file of weights or of a folder with some; None where nothing tells them."""
-    folder = place if place.is_dir() else place.parent
-    if (own := _of_ours(_header(place))) is not None:
-        return own
-    for name, told in (("run.json", _of_run), ("config.json", _of_config), (PROCESSOR, _of_processor)):
+def read_preprocess(path: Path, *, image_size: Size | None = None) -> Preprocess | None:
+    """The preprocessing of a weight file, or of a folder with one; None where no file describes it.
+
+    Read from the weights' own header, then run.json, timm's or our config.json, Hugging Face's
+    preprocessor_config.json. `image_size` is that of the model, where it may differ from the file's.
+    """
+    folder = path if path.is_dir() else path.parent
+    found = _of_ours(_header(path))
+    for name, read in (("run.json", _of_run), ("config.json", _of_config), (PROCESSOR, _of_processor)):
         file = folder / name
-        if not file.is_file():
+        if found is not None or not file.is_file():
             continue
         try:
-            found = told(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{file} is damaged, it does not tell how images are normalised: {error}") from error
-        if found is not None:
-            return found
-    return None
+            found = read(json.loads(file.read_text(encoding="utf-8")), folder, image_size)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CheckpointError(f"cannot read from {file} how images are preprocessed: {error}") from error
+    return found if found is None or image_size is None else replace(found, image_size=image_size)
 
 
-def for_ours(pixels: Pixels | None) -> Mapping[str, Any] | None:
-    """What our own config.json says."""
-    return None if pixels is None else {"mean": list(pixels[0]), "std": list(pixels[1])}
-
-
-def for_timm(config: Mapping[str, Any], pixels: Pixels, channels: int) -> Mapping[str, Any]:
-    """A config.json of timm that tells it."""
-    mean, std = map(list, by_channel(pixels, channels))
-    return {**config, "pretrained_cfg": {**config.get("pretrained_cfg", {}), "mean": mean, "std": std}}
-
-
-def for_processor(pixels: Pixels, channels: int, image_size: tuple[int, int]) -> Mapping[str, Any]:
-    """The file that Hugging Face's image processors read."""
-    mean, std = map(list, by_channel(pixels, channels))
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": image_size[0], "width": image_size[1]},
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": mean,
-        "image_std": std,
+def for_timm(config: Mapping[str, Any], preprocess: Preprocess) -> Mapping[str, Any]:
+    """A config.json of timm, completed with the preprocessing."""
+    mean, std = map(list, preprocess.statistics)
+    modes = {ours: theirs for theirs, ours in _CROP_MODES.items()} | {"window": "center"}
+    own = {
+        "mean": mean,
+        "std": std,
+        "crop_pct": preprocess.crop,
+        "crop_mode": modes[preprocess.resize],
+        "interpolation": preprocess.interpolation,
     }
+    return {**config, "pretrained_cfg": {**config.get("pretrained_cfg", {}), **own}}
 
 
-def by_channel(pixels: Pixels, channels: int) -> Pixels:
-    """The same with a number for each channel, as other projects want them."""
-    mean, std = (values * channels if len(values) == 1 else values for values in pixels)
-    return mean, std
+def for_ours(preprocess: Preprocess | None) -> Mapping[str, Any] | None:
+    """What our own config.json says."""
+    return None if preprocess is None else to_dict(preprocess)
 
 
-def _header(place: Path) -> Mapping[str, Any]:
-    """What `save` wrote into a file of weights; nothing where it is none of ours."""
-    file = place / "model.safetensors" if place.is_dir() else place
+def _header(path: Path) -> Mapping[str, Any]:
+    """What `save` wrote into a weight file; empty where another project wrote it."""
+    file = path / "model.safetensors" if path.is_dir() else path
     if file.suffix != ".safetensors" or not file.is_file():
         return {}
     try:
@@ -79,37 +71,59 @@ def _header(place: Path) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _of_run(about: Mapping[str, Any]) -> Pixels | None:
-    treatment = about["recipe"]["augment"]
-    return _numbers(treatment["mean"] or HALF, treatment["std"] or HALF)
+def _of_run(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:
+    return from_dict(Preprocess, about["preprocess"]) if about.get("preprocess") else None
 
 
-def _of_config(about: Mapping[str, Any]) -> Pixels | None:
-    return _of_ours(about) if about.get("library") == "vitrail" else _of_timm(about)
+def _of_config(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:
+    return _of_ours(about) if about.get("library") == "vitrail" else _of_timm(about, image_size)
 
 
-def _of_ours(about: Mapping[str, Any]) -> Pixels | None:
-    told = about.get("normalisation")
-    return None if told is None else _numbers(told["mean"], told["std"])
+def _of_ours(about: Mapping[str, Any]) -> Preprocess | None:
+    """Ours; files of earlier versions hold mean and std alone."""
+    if about.get("preprocess"):
+        return from_dict(Preprocess, about["preprocess"])
+    old = about.get("normalisation")
+    return None if old is None else _plain(old["mean"], old["std"], about.get("config") or {})
 
 
-def _of_timm(about: Mapping[str, Any]) -> Pixels | None:
-    """A config.json of timm has them in `pretrained_cfg`; those of its first hub models have them at the top."""
-    told = about.get("pretrained_cfg") or about
-    return _numbers(told["mean"], told["std"]) if told.get("mean") and told.get("std") else None
+def _of_timm(about: Mapping[str, Any], image_size: Size | None) -> Preprocess | None:
+    """A config.json of timm has it in `pretrained_cfg`; those of its first hub models have it at the top.
 
-
-def _of_processor(about: Mapping[str, Any]) -> Pixels | None:
-    """What Hugging Face's image processors do after they have brought pixels to 0 to 1."""
-    if not about.get("do_normalize", True):
-        return (0.0,), (1.0,)
-    if not about.get("image_mean") or not about.get("image_std"):
+    timm tests some models at a larger size than it trains them at: that crop is taken where the size is asked for.
+    """
+    own = about.get("pretrained_cfg") or about
+    if not own.get("mean") or not own.get("std"):
         return None
-    return _numbers(about["image_mean"], about["image_std"])
+    channels, *size = own.get("input_size") or (3, 224, 224)
+    share = own.get("crop_pct") or 0.875
+    if own.get("test_input_size") and image_size == tuple(own["test_input_size"][1:]):
+        size, share = own["test_input_size"][1:], own.get("test_crop_pct") or share
+    resize = _CROP_MODES[own.get("crop_mode") or "center"]
+    # timm resizes to a rectangle with bilinear filters, whatever the file says.
+    rectangle = resize == "crop" and size[0] != size[1]
+    return _from_dict(
+        image_size=size,
+        channels=channels,
+        mean=own["mean"],
+        std=own["std"],
+        crop=share,
+        resize=resize,
+        interpolation="bilinear" if rectangle else own.get("interpolation") or "bicubic",
+    )
 
 
-def _numbers(mean: Any, std: Any) -> Pixels:
-    means, deviations = tuple(float(value) for value in mean), tuple(float(value) for value in std)
-    if min(deviations) <= 0 or len(means) != len(deviations):
-        raise ValueError(f"mean {means}, deviation {deviations}")
-    return means, deviations
+def _of_processor(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:
+    beside = folder / "config.json"
+    config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    return read_processor(about, str(config.get("model_type", "")))
+
+
+def _plain(mean: Any, std: Any, config: Mapping[str, Any]) -> Preprocess:
+    """Our usual preprocessing with a mean and std, for the images of a model's config."""
+    known = {key: config[key] for key in ("image_size", "channels") if key in config}
+    return _from_dict(**{"channels": max(len(mean), len(std)) if len(mean) > 1 else 3} | known, mean=mean, std=std)
+
+
+def _from_dict(**values: Any) -> Preprocess:
+    return from_dict(Preprocess, values)

@@ -1,4 +1,4 @@
-"""What the shapes of tensors tell about a model, and what they do not."""
+"""What can be read from the shapes of tensors: grids and numbers of heads."""
 
 import math
 from pathlib import Path
@@ -9,15 +9,29 @@ from vitrail.models.registry import presets
 from vitrail.models.vit import ViTConfig
 
 
-def square_grid(num_patches: int, path: Path) -> Grid:
-    """The square grid of a position table; a rectangle cannot be told from the number of its patches."""
+def grid_of(num_patches: int, path: Path, *, said: Grid | None = None) -> Grid:
+    """The grid of a position table: a square, or the rectangle that the caller's image size gives."""
     side = math.isqrt(num_patches)
-    if side * side != num_patches:
-        raise CheckpointError(
-            f"{path}: {num_patches} positions are no square, and no config beside the file says which rectangle they "
-            f"are"
-        )
-    return side, side
+    if side * side == num_patches:
+        return side, side
+    if said is not None and said[0] * said[1] == num_patches:
+        return said
+    given = "" if said is None else f"; the image size that was given has {said[0]} x {said[1]} patches"
+    raise CheckpointError(
+        f"{path}: {num_patches} positions are not a square, and there is no config.json that gives the "
+        f"rectangle{given}. Pass image_size=(height, width), in pixels"
+    )
+
+
+def relative_grid(offsets: int, path: Path, *, said: Grid | None = None) -> Grid:
+    """The grid whose pairs of patches have this many offsets, (2h - 1)(2w - 1)."""
+    doubled = grid_of(offsets, path, said=None if said is None else (2 * said[0] - 1, 2 * said[1] - 1))
+    return (doubled[0] + 1) // 2, (doubled[1] + 1) // 2
+
+
+def patches_of(image_size: tuple[int, int] | None, step: tuple[int, int]) -> Grid | None:
+    """How many patches an image has, of `step` pixels; None for no image."""
+    return None if image_size is None else (image_size[0] // step[0], image_size[1] // step[1])
 
 
 def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
@@ -30,7 +44,7 @@ def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
     }
     if len(known) != 1:
         raise CheckpointError(
-            f"{path}: the shapes do not tell how many heads a width of {dim} has, and there is no config beside the "
-            f"file; name the model, e.g. load(..., model='vit_base_patch16')"
+            f"{path}: the number of heads for a width of {dim} cannot be read from the shapes, and there is no "
+            f"config.json; name the model, e.g. load(..., model='vit_base_patch16')"
         )
     return known.pop()

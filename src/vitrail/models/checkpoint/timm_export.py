@@ -1,4 +1,4 @@
-"""A ViT of ours as a timm model: which of timm's classes says it, by which arguments, or why none does."""
+"""A ViT as a timm model: the class and arguments of timm that build the same model, or why there are none."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class _Words(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """The parts of a config, each known to be of a kind that timm has at all."""
+    """The parts of a config, each of a kind that timm has."""
 
     config: ViTConfig
     distilled: bool
@@ -64,7 +64,7 @@ class _Parts(NamedTuple):
 
 
 def export(model: Backbone) -> Foreign:
-    """The tensors and the config.json that timm reads, or Unsupported and why."""
+    """The tensors and config.json for timm, or Unsupported with the reason."""
     if not isinstance(model, ViT):
         raise Unsupported(f"only ViT and DeiT are written as timm models; this is {type(model).__name__}")
     parts = _parts(model)
@@ -115,7 +115,7 @@ def _parts(model: ViT) -> _Parts:
 
 
 def _choose(parts: _Parts) -> _Words:
-    """The first of timm's classes that says all of it; otherwise the reasons of those that were asked."""
+    """The first of timm's classes that can build the model; otherwise Unsupported with the reason of each."""
     asked = [_deit] if parts.distilled else [_beit] if parts.relative else [_vit, _eva]
     reasons = []
     for express in asked:
@@ -129,7 +129,7 @@ def _choose(parts: _Parts) -> _Words:
 def _vit(parts: _Parts) -> _Words | str:
     config, gated = parts.config, isinstance(parts.mlp, SwiGLUConfig)
     if parts.rope is not None or parts.attention.bias == "qv" or config.norm_placement != "pre":
-        return "VisionTransformer has no rotary positions, no bias on queries and values alone, and norms first"
+        return "VisionTransformer has no rotary positions, no bias on queries and values only, and norms first"
     if parts.norm.eps == 1e-6:
         architecture = "vit_giant_patch14_dinov2" if gated else "vit_base_patch16_224"
     elif parts.norm.eps == 1e-5 and isinstance(parts.norm, LayerNormConfig) and not gated:
@@ -159,7 +159,7 @@ def _vit(parts: _Parts) -> _Words | str:
 
 
 def _deit(parts: _Parts) -> _Words | str:
-    """VisionTransformer's arguments, as far as the distilled class follows them."""
+    """VisionTransformer's arguments, as far as the distilled class takes them."""
     words = _vit(parts)
     if isinstance(words, str):
         return words
@@ -280,7 +280,7 @@ def _shared(parts: _Parts, *, packed: bool) -> dict[str, Any]:
 
 
 def _computed(model: ViT, parts: _Parts) -> dict[str, Tensor]:
-    """What timm keeps and we compute or leave out: a table of fixed positions, a bias of zeros on the head."""
+    """Tensors that timm stores and vitrail does not: a table of fixed positions, a zero bias of the head."""
     tensors: dict[str, Tensor] = {}
     for position in model.position:
         if isinstance(position, FixedPosition):

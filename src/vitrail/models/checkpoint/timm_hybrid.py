@@ -1,4 +1,4 @@
-"""timm's patch embeddings: a linear map of pixels, or of what a ResNet makes of them."""
+"""timm's patch embeddings: a linear map of pixels, or of the feature map of a ResNet."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -37,13 +37,13 @@ def read_patch(tensors: Mapping[str, Tensor], path: Path) -> tuple[PatchConfig, 
     depths = stage_depths(tensors)
     stem = tensors.get(f"{_stem(depths)}.conv.weight")
     if stem is None:
-        raise Unsupported(f"{path}: vitrail knows patches of a BiT ResNet alone, and {_BODY} is none")
+        raise Unsupported(f"{path}: {_BODY} is not a BiT ResNet, the only one that is supported before a ViT")
     config = ResNetPatchConfig(size=(rows, columns), depths=depths, width=stem.shape[0])
     return config, stem.shape[1], (rows * config.scale, columns * config.scale)
 
 
 def stage_depths(names: Iterable[str]) -> tuple[int, ...]:
-    """How many blocks each stage of the ResNet has, which a list of timm's names speaks of."""
+    """How many blocks each stage of the ResNet has, from timm's names of tensors."""
     depths: dict[int, int] = {}
     for name in names:
         if match := re.match(rf"{re.escape(_BODY)}\.stages\.(\d+)\.blocks\.(\d+)\.", name):
@@ -64,9 +64,9 @@ def patch_rules(depths: tuple[int, ...]) -> list[Rule]:
 
 
 def builder(patch: ResNetPatchConfig) -> str:
-    """The name of timm's builder that makes this ResNet, or Unsupported."""
+    """The name of timm's builder for this ResNet, or Unsupported."""
     if patch.depths not in _BUILDERS or patch.width != 64:
-        raise Unsupported(f"timm has no ViT after a ResNet of {patch.depths} blocks, {patch.width} wide")
+        raise Unsupported(f"timm has no ViT with a ResNet of {patch.depths} blocks and width {patch.width}")
     return _BUILDERS[patch.depths]
 
 

@@ -1,4 +1,4 @@
-"""What timm's architecture names and model_args tell that no tensor does: heads, eps, activation, rope, pooling."""
+"""What timm's architecture names and model_args add to the tensors: heads, eps, activation, rope, pooling."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _EVA_ROPE = {"use_rot_pos_emb": True, "ref_feat_shape": 16}
 _DINO_ROPE = {"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100, "rope_rotate_half": True}
 _XY_ROPE = {"use_rot_pos_emb": True, "rope_grid_indexing": "xy"}
 
-# What the builders of some architectures set; every entry that matches a name counts, the later over the earlier.
+# Arguments of some architectures' builders; all entries that match a name apply, later ones win.
 _SET_BY_NAME: list[tuple[str, dict[str, Any]]] = [
     (r"test_vit2?", {"num_heads": 2}),
     (r"test_vit[34]", {"num_heads": 3}),
@@ -60,7 +60,7 @@ _UNLIKE = {
     r"vit_(dwee|dlittle|dpwee)_.*": "differential attention",
 }
 
-# model_args that the tensors repeat, that training alone reads, or that leave the result as it is.
+# model_args that the tensors show too, that matter in training only, or that do not change the result.
 _NO_NEWS = {
     "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "qkv_fused", "qk_norm",
     "scale_attn_norm", "scale_mlp_norm", "scale_mlp", "scale_attn_inner", "proj_bias", "class_token",
@@ -78,8 +78,8 @@ _READ = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What is known beside the tensors; None is not told. An empty `rope` says that there is none."""
+class Settings:
+    """Settings that tensors do not show; None: not known. An empty `rope` means no rotary positions."""
 
     num_heads: int | None = None
     eps: float | None = None
@@ -89,19 +89,19 @@ class Told:
     pool: PoolConfig | None = None
     image_size: tuple[int, int] | None = None
     dynamic_size: bool | None = None
-    layer_scale: float | None = None  # where it starts, for those who train from the beginning
+    layer_scale: float | None = None  # its initial value
 
     def or_else(self, other: Self) -> Self:
-        """Fills what is not told here with what is told there."""
+        """The same, with unknown settings taken from `other`."""
         gaps = {each.name: getattr(other, each.name) for each in fields(self) if getattr(self, each.name) is None}
         return replace(self, **gaps)
 
 
-def told_by_hint(hint: BackboneConfig | None) -> Told:
-    """What the config of a named model tells."""
+def from_hint(hint: BackboneConfig | None) -> Settings:
+    """The settings in the config of a named model."""
     if not isinstance(hint, ViTConfig):
-        return Told()
-    return Told(
+        return Settings()
+    return Settings(
         num_heads=hint.num_heads,
         eps=hint.norm.eps if isinstance(hint.norm, LayerNormConfig | RMSNormConfig) else None,
         activation=hint.mlp.activation if isinstance(hint.mlp, GeluMLPConfig) else "gelu",
@@ -114,24 +114,24 @@ def told_by_hint(hint: BackboneConfig | None) -> Told:
     )
 
 
-def told_by_config(config: Mapping[str, Any] | None, path: Path) -> Told:
-    """What timm's config.json tells: first model_args, then the builder that `architecture` names."""
+def from_config(config: Mapping[str, Any] | None, path: Path) -> Settings:
+    """The settings in timm's config.json: model_args, then the arguments of the architecture's builder."""
     if config is None or not isinstance(config.get("architecture"), str):
-        return Told()
+        return Settings()
     name = config["architecture"].split(".", maxsplit=1)[0]
     model_args = config.get("model_args") or {}
     if unread := sorted(set(model_args) - _NO_NEWS - _READ):
-        raise CheckpointError(f"{path}: model_args has {', '.join(unread)}, which vitrail's ViT cannot follow")
+        raise CheckpointError(f"{path}: model_args in config.json has unsupported entries: {', '.join(unread)}")
     args = {**builder_args(name), **model_args}
     if "norm_layer" in model_args:
         args["eps"] = _eps(model_args["norm_layer"])
     if args.get("pool_include_prefix"):
-        raise Unsupported(f"{path}: {name} pools class and register tokens with the patches; vitrail pools patches")
+        raise Unsupported(f"{path}: {name} pools class and register tokens with the patches, which is not supported")
     pretrained = config.get("pretrained_cfg") or config
     size = args.get("img_size") or (pretrained.get("input_size") or [None])[1:] or None
     known = "num_heads" in builder_args(name)
     pool = args.get("global_pool", config.get("global_pool"))
-    return Told(
+    return Settings(
         num_heads=args.get("num_heads"),
         eps=args.get("eps", 1e-6 if known else None),
         activation=_activation(args["act_layer"]) if "act_layer" in args else ("gelu" if known else None),
@@ -145,10 +145,10 @@ def told_by_config(config: Mapping[str, Any] | None, path: Path) -> Told:
 
 
 def builder_args(name: str) -> dict[str, Any]:
-    """The arguments, among those that no tensor shows, that timm's builder of this name passes; empty: unknown."""
+    """The arguments of timm's builder of this name that tensors do not show; empty: unknown."""
     for pattern, reason in _UNLIKE.items():
         if re.fullmatch(pattern, name):
-            raise Unsupported(f"timm's {name} has {reason}; vitrail's ViT has not")
+            raise Unsupported(f"timm's {name} is not supported: it has {reason}")
     heads = next((_HEADS[word] for word in name.split("_") if word in _HEADS), None)
     args: dict[str, Any] = {} if heads is None else {"num_heads": heads}
     for pattern, changes in _SET_BY_NAME:
@@ -162,9 +162,9 @@ def _rope(args: Mapping[str, Any], name: str) -> tuple[RopeConfig, ...]:
         return ()
     kind, order = args.get("rope_type", "cat"), args.get("rope_grid_indexing", "ij")
     if kind not in ("cat", "dinov3"):
-        raise Unsupported(f"timm's {name} has {kind} rotary positions; vitrail has those of EVA-02 and DINOv3")
+        raise Unsupported(f"timm's {name} has {kind} rotary positions; only those of EVA-02 and DINOv3 are supported")
     if kind == "cat" and (order != "ij" or args.get("rope_grid_offset")):
-        raise Unsupported(f"timm's {name} turns by column before row, or from an offset; vitrail's rope does not")
+        raise Unsupported(f"timm's {name} has unsupported rotary positions: columns before rows, or an offset")
     reference = args.get("ref_feat_shape")
     rope = RopeConfig(
         theta=float(args.get("rope_temperature", 10_000.0)),
@@ -173,13 +173,13 @@ def _rope(args: Mapping[str, Any], name: str) -> tuple[RopeConfig, ...]:
         pairs="halves" if args.get("rope_rotate_half") else "neighbours",
     )
     if (kind == "dinov3") != (rope.pairs == "halves"):
-        raise Unsupported(f"timm's {name} mixes the table of one rotary layout with the turn of the other")
+        raise Unsupported(f"timm's {name} mixes two layouts of rotary positions, which is not supported")
     return (rope,)
 
 
 def _eps(norm_layer: str) -> float:
     if str(norm_layer).lower() not in ("layernorm", "layernormfp32", "rmsnorm", "rmsnormfp32"):
-        raise Unsupported(f"vitrail's ViT has no {norm_layer}; it has LayerNorm and RMSNorm")
+        raise Unsupported(f"norm_layer {norm_layer} is not supported; it must be LayerNorm or RMSNorm")
     return 1e-6
 
 
@@ -187,14 +187,14 @@ def _activation(act_layer: str) -> Activation:
     # Gated MLPs have SiLU too, and the tensors show that they are.
     names: dict[str, Activation] = {name: name for name in get_args(Activation)}
     if act_layer not in names:
-        raise Unsupported(f"vitrail's MLP has no {act_layer}; it has {', '.join(names)}")
+        raise Unsupported(f"act_layer {act_layer} is not supported; it must be one of {', '.join(names)}")
     return names[act_layer]
 
 
 def _pool(global_pool: str) -> PoolConfig:
     pools = {"token": ClassPoolConfig(), "avg": MeanPoolConfig(), "map": AttentionPoolConfig()}
     if global_pool not in pools:
-        raise Unsupported(f"vitrail has no pooling {global_pool!r}; of timm's it has {', '.join(pools)}")
+        raise Unsupported(f"global_pool {global_pool!r} is not supported; it must be one of {', '.join(pools)}")
     return pools[global_pool]
 
 

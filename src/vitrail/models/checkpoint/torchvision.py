@@ -1,4 +1,4 @@
-"""torchvision's vit_b_16 and its siblings."""
+"""torchvision's vit_b_16, vit_l_16 and so on."""
 
 from vitrail.errors import Unsupported
 from vitrail.layers.mlp import GeluMLPConfig
@@ -6,7 +6,7 @@ from vitrail.layers.patch import LinearPatchConfig
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of, linear, rule
 from vitrail.models.checkpoint.files import Weights
-from vitrail.models.checkpoint.shapes import square_grid, usual_heads
+from vitrail.models.checkpoint.shapes import grid_of, patches_of, usual_heads
 from vitrail.models.vit import ViTConfig
 
 _BLOCK = "encoder.layers.encoder_layer_{i}"
@@ -27,7 +27,7 @@ RULES = [
 
 
 class Torchvision:
-    """`torchvision.models.vit_*`; its files carry no config, so everything is read off the shapes."""
+    """`torchvision.models.vit_*`; its files have no config, so everything is read from the shapes."""
 
     name = "torchvision"
 
@@ -36,11 +36,12 @@ class Torchvision:
         return {"conv_proj.weight", "encoder.pos_embedding"} <= set(weights.tensors)
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights."""
+        """The model of the weights."""
         tensors = {name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): tensor
                    for name, tensor in weights.tensors.items()}  # fmt: skip  # the names before torchvision 0.12
         dim, channels, *patch = tensors["conv_proj.weight"].shape
-        rows, columns = square_grid(tensors["encoder.pos_embedding"].shape[1] - 1, weights.path)
+        said = patches_of(weights.image_size, (patch[0], patch[1]))
+        rows, columns = grid_of(tensors["encoder.pos_embedding"].shape[1] - 1, weights.path, said=said)
         fc1 = tensors.get(f"{_BLOCK.format(i=0)}.mlp.0.bias")
         config = ViTConfig(
             dim=dim,
@@ -55,5 +56,5 @@ class Torchvision:
         return Found(family="vit", config=config, tensors=tensors, rules=RULES)
 
     def write(self, model: Backbone) -> Foreign:
-        """Refuses: torchvision reads no config, and has only its own few sizes."""
-        raise Unsupported("vitrail does not write torchvision's format; convert to vitrail, timm or hf")
+        """Unsupported: torchvision reads no config and has a few fixed sizes only."""
+        raise Unsupported("writing torchvision's format is not supported; convert to vitrail, timm or hf")

@@ -1,8 +1,11 @@
-"""How one peer keeps the models of one family: by which names, and how its config.json says which size it is."""
+"""The format of one peer for one family: names of tensors, and the entries of its config.json."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from torch import Tensor
 
 from vitrail.config import apply
 from vitrail.errors import CheckpointError, Unsupported, nearest
@@ -12,22 +15,24 @@ from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.huggingface_config import labels_of
 from vitrail.models.registry import FAMILIES, is_known, presets, resolve
 
-# model_args that training alone reads, or that leave the result as it is.
+# model_args that matter in training only, or that do not change the result.
 _NO_NEWS = ("drop_rate", "drop_path_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate", "weight_init")
 _EVERY = {"img_size": "image_size", "in_chans": "channels", "num_classes": "num_classes"}
 
-Option = str | Callable[[Any], Mapping[str, Any]] | None  # our option, or changes of ours by their value, or nothing
+# Our option, or a function from their value to our changes, or nothing.
+Option = str | Callable[[Any], Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """One family in one peer's words; `rules` writes out every rule for a config of the family.
+    """One family in one peer's format; `rules` gives every rule for a config of the family.
 
     `marks` are names of tensors that this peer has for this family and for no other; `kind` is the `model_type` of
-    Hugging Face's config.json. `options` gives our option, or a function from their value to changes of ours, for each
-    entry of timm's model_args or of Hugging Face's config.json; None says that it changes nothing. `describe` is the
-    way back: what timm or Hugging Face must be told to build the same model, or Unsupported. `own` are options that
-    this peer's models have and our presets have not.
+    Hugging Face's config.json. `options` gives our option, or a function from their value to our changes, for each
+    entry of timm's model_args or of Hugging Face's config.json; None means that it changes nothing. `describe` is the
+    inverse: the config.json with which timm or Hugging Face builds the same model, or Unsupported. `own` are options
+    in which all of this peer's models differ from our presets. `together` gives changes that follow from several
+    entries.
     """
 
     peer: Literal["timm", "hf", "torchvision", "authors"]
@@ -40,6 +45,7 @@ class Translation:
     base: str = ""  # the preset that Hugging Face's defaults are those of
     ignored: str = r"(?!)"
     own: Mapping[str, Any] = field(default_factory=dict)
+    together: Callable[[Mapping[str, Any], Any], Mapping[str, Any]] = lambda said, config: {}
 
     @property
     def name(self) -> str:
@@ -54,10 +60,13 @@ class Translation:
         return all(mark in weights.tensors for mark in self.marks)
 
     def read(self, weights: Weights, hint: BackboneConfig | None) -> Found:
-        """The model behind the weights: the preset that config.json or the caller names, with config.json's changes."""
+        """The model of the weights: the preset that config.json or the caller names, changed as config.json says."""
         beside = weights.config or {}
         config = apply(self._base(beside, hint, weights), self.own)
-        config = self._changed(config, self._said(beside), weights)
+        said = self._said(beside)
+        config = self._changed(config, said, weights)
+        if "num_classes" not in said:
+            config = apply(config, {"num_classes": self._classes(config, weights.tensors)})
         labels = labels_of(beside, config.num_classes, weights.path) if self.peer == "hf" else beside.get("label_names")
         return Found(
             family=self.family,
@@ -69,13 +78,13 @@ class Translation:
         )
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in the peer's words, with the config.json that says what it is."""
+        """The model in the peer's format, with its config.json."""
         if self.describe is None:
             raise Unsupported(f"vitrail does not write {self.family} models in {self.peer}'s format")
         return Foreign(tensors=to_theirs(model, self.rules(model.config)), config=self.describe(model.config))
 
     def _base(self, beside: Mapping[str, Any], hint: BackboneConfig | None, weights: Weights) -> BackboneConfig:
-        """The config to start from: of the architecture that config.json names, or of the model that the caller did."""
+        """The config to start from: that of the architecture in config.json, or of the model that the caller named."""
         family = FAMILIES[self.family]
         named = str(beside.get("architecture", "")) or (self.base if "model_type" in beside else "")
         if named and is_known(named) and resolve(named)[0] is family:
@@ -85,25 +94,33 @@ class Translation:
         known = next(iter(family.presets))
         if not named:
             raise CheckpointError(
-                f"{weights.path} holds {self.peer}'s names of {self.family} models, but no config.json beside it says "
-                f"which one it is; name the model, e.g. load(..., model={known!r})"
+                f"{weights.path} is a {self.family} checkpoint of {self.peer} without a config.json that gives its "
+                f"size; name the model, e.g. load(..., model={known!r})"
             )
         raise CheckpointError(
-            f"{weights.path} holds {self.peer}'s names of {self.family} models, and config.json says {named!r}, "
-            f"which is no {self.family} preset of vitrail's ({nearest(named, family.presets)}); name the model that "
-            f"it is, e.g. load(..., model={known!r})"
+            f"{weights.path} is a {self.family} checkpoint of {self.peer}; its config.json says {named!r}, which is "
+            f"not a {self.family} preset of vitrail ({nearest(named, family.presets)}). Name the model, "
+            f"e.g. load(..., model={known!r})"
         )
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
         if "model_type" in beside:
-            labels = beside.get("id2label")
-            head = any("ForImageClassification" in str(name) for name in beside.get("architectures") or ())
-            classes = len(labels) if labels else int(beside.get("num_labels", 2))
-            return {key: value for key, value in beside.items() if key in self.options} | {
-                "num_classes": classes if head else 0
-            }
+            given = {key: value for key, value in beside.items() if key in self.options}
+            architectures = beside.get("architectures") or ()
+            if architectures and not any("ForImageClassification" in str(name) for name in architectures):
+                return given | {"num_classes": 0}
+            labels, count = beside.get("id2label"), beside.get("num_labels")
+            classes = len(labels) if labels else count
+            return given if classes is None else given | {"num_classes": int(classes)}
         own = {"num_classes": beside["num_classes"]} if "num_classes" in beside else {}
         return own | dict(beside.get("model_args") or {})
+
+    def _classes(self, config: BackboneConfig, tensors: Mapping[str, Tensor]) -> int:
+        """How many classes the head in the file has: the rows of its last matrix; 0 where there is no head."""
+        rules = self.rules(apply(config, {"num_classes": 1}))  # some names differ in a model without a head
+        names = [each.theirs[0] for each in rules if re.fullmatch(r"head\.(.+\.)?weight", each.ours)]
+        heads = [tensors[name] for name in names if name in tensors and tensors[name].ndim == 2]
+        return len(heads[-1]) if heads else 0
 
     def _changed(self, config: BackboneConfig, said: Mapping[str, Any], weights: Weights) -> BackboneConfig:
         changes: dict[str, Any] = {}
@@ -117,30 +134,31 @@ class Translation:
             else:
                 known = ", ".join((*self.options, *_EVERY))
                 raise CheckpointError(
-                    f"{weights.path}: vitrail's {self.family} cannot follow {key} = {value!r}; {known}"
+                    f"{weights.path}: config.json says {key} = {value!r}, which is not supported for {self.family}; "
+                    f"supported: {known}"
                 )
             if callable(ours):
                 changes |= ours(value)
             elif ours is not None:
                 changes[ours] = value
-        return apply(config, changes)
+        return apply(config, {**changes, **self.together(said, config)})
 
 
 def only(name: str, *allowed: Any) -> Callable[[Any], Mapping[str, Any]]:
-    """An option that changes nothing where it has one of the allowed values, and that no model of ours follows else."""
+    """An option that must have one of the allowed values, and then changes nothing."""
 
     def check(value: Any) -> Mapping[str, Any]:
         if value not in allowed:
-            raise CheckpointError(f"{name} is {value!r}; vitrail follows {' or '.join(map(repr, allowed))} alone")
+            raise CheckpointError(f"{name} = {value!r} is not supported; it must be {' or '.join(map(repr, allowed))}")
         return {}
 
     return check
 
 
 def timm_card(config: BackboneConfig) -> Mapping[str, Any]:
-    """What config.json tells timm of a preset that bears the name of an architecture of timm's, or Unsupported.
+    """Timm's config.json for a preset that is one of timm's architectures, or Unsupported.
 
-    Images and classes may be others than the preset's.
+    Image size, channels and number of classes may differ from the preset.
     """
     free = ("image_size", "channels", "num_classes", "dynamic_size", "drop_path")
     same = {name: getattr(config, name) for name in free if hasattr(config, name)}
@@ -150,11 +168,11 @@ def timm_card(config: BackboneConfig) -> Mapping[str, Any]:
             pretrained = {"input_size": [config.channels, *config.image_size], "num_classes": config.num_classes}
             own = {"architecture": name, "num_classes": config.num_classes, "model_args": changes}
             return own | {"pretrained_cfg": pretrained}  # without it timm takes all of this for one
-    raise Unsupported("timm has a name for each of its sizes, and none for this one")
+    raise Unsupported("timm has no architecture of this size; only presets can be converted to timm")
 
 
 def sized_timm_card(config: BackboneConfig) -> Mapping[str, Any]:
-    """As `timm_card`, where timm's name of the architecture ends in the one size that its images have."""
+    """As `timm_card`, for architectures whose name in timm ends in the image size."""
     card = timm_card(config)
     name, size = card["architecture"], presets()[card["architecture"]].config.image_size
     moved = {} if config.image_size == size else {"img_size": list(config.image_size)}

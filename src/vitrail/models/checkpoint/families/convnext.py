@@ -29,7 +29,7 @@ def _timm(config: ConvNeXtConfig) -> list[Rule]:
 
 
 def _hf(config: ConvNeXtConfig) -> list[Rule]:
-    body = "convnext." if config.num_classes else ""  # the model without a head stands alone
+    body = "convnext." if config.num_classes else ""  # without a head there is no prefix
     rules = [
         *linear("stem.0", f"{body}embeddings.patch_embeddings"),
         *linear("stem.1.layer", f"{body}embeddings.layernorm"),

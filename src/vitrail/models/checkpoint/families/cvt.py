@@ -37,7 +37,7 @@ def _block(block: str, theirs: str) -> Iterator[Rule]:
 
 def _hf_config(config: CvTConfig) -> Mapping[str, Any]:
     if not config.norm == config.embed_norm == LayerNormConfig(eps=1e-5):
-        raise Unsupported("Hugging Face's CvT has norms with an eps of 1e-5 alone")
+        raise Unsupported("Hugging Face's CvT supports norms with an eps of 1e-5 only")
     return {
         "model_type": "cvt",
         "architectures": ["CvtForImageClassification" if config.num_classes else "CvtModel"],

@@ -79,7 +79,7 @@ class _WithIndex(Translation):
     """timm keeps the index of its attention biases among the weights, and wants it back."""
 
     def write(self, model: Backbone) -> Foreign:
-        """The model in timm's words, with the config.json that says what it is."""
+        """The model in timm's format, with its config.json."""
         foreign, end = super().write(model), ".attention_biases"
         tables = [name.removesuffix(end) for name in foreign.tensors if name.endswith(end)]
         index = {f"{name}.attention_bias_idxs": offset_index(GRID, stride=1) for name in tables}

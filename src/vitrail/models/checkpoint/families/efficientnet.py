@@ -43,7 +43,7 @@ def _timm_block(ours: str, theirs: str, *, expands: bool) -> list[Rule]:
 
 
 def _hf(config: EfficientNetConfig) -> list[Rule]:
-    body = "efficientnet." if config.num_classes else ""  # the model without a head stands alone
+    body = "efficientnet." if config.num_classes else ""  # without a head there is no prefix
     rules = [
         *conv_norm("stem", f"{body}embeddings.convolution", f"{body}embeddings.batchnorm"),
         *conv_norm("final", f"{body}encoder.top_conv", f"{body}encoder.top_bn"),
@@ -64,21 +64,21 @@ def _hf(config: EfficientNetConfig) -> list[Rule]:
 
 
 class _HuggingFace(Translation):
-    """Sizes are told by factors, and paddings by the numbers of blocks, which depend on them: all are read at once."""
+    """Sizes are given by factors, and paddings by block numbers, which depend on them: all are read at once."""
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:
-        told = {key: beside.get(key, default) for key, default in _DEFAULTS.items()}
-        return {**super()._said(beside), "shape": told} if "model_type" in beside else super()._said(beside)
+        given = {key: beside.get(key, default) for key, default in _DEFAULTS.items()}
+        return {**super()._said(beside), "shape": given} if "model_type" in beside else super()._said(beside)
 
 
 # What transformers takes where config.json is silent.
 _DEFAULTS = {"width_coefficient": 2.0, "depth_coefficient": 3.1, "depthwise_padding": (), "batch_norm_eps": 1e-3}
 
 
-def _shape(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    shape = scaled(told["width_coefficient"], told["depth_coefficient"])
-    after = tuple(number not in told["depthwise_padding"] for number in _halving(shape["depths"]))
-    return {**shape, "eps": told["batch_norm_eps"], "pad_after": (True, *after)}
+def _shape(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    shape = scaled(given["width_coefficient"], given["depth_coefficient"])
+    after = tuple(number not in given["depthwise_padding"] for number in _halving(shape["depths"]))
+    return {**shape, "eps": given["batch_norm_eps"], "pad_after": (True, *after)}
 
 
 def _halving(depths: Sequence[int]) -> list[int]:
@@ -88,7 +88,7 @@ def _halving(depths: Sequence[int]) -> list[int]:
 
 def _hf_config(config: EfficientNetConfig) -> Mapping[str, Any]:
     if not config.pad_after[0]:
-        raise Unsupported("Hugging Face's EfficientNet pads its first convolution below and to the right alone")
+        raise Unsupported("Hugging Face's EfficientNet pads its first convolution at the bottom and right only")
     for wider, deeper, _ in SCALES.values():
         if all(getattr(config, name) == value for name, value in scaled(wider, deeper).items()):
             around = zip(_halving(config.depths), config.pad_after[1:], strict=True)
@@ -104,7 +104,7 @@ def _hf_config(config: EfficientNetConfig) -> Mapping[str, Any]:
                 "batch_norm_eps": config.eps,
                 "depthwise_padding": [number for number, after in around if not after],
             }
-    raise Unsupported("Hugging Face's EfficientNets are wider and deeper by two factors; vitrail knows b0 to b7 alone")
+    raise Unsupported("Hugging Face's EfficientNets are scaled by two factors; only b0 to b7 can be converted")
 
 
 TIMM = Translation(

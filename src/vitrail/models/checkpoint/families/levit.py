@@ -29,7 +29,9 @@ def _head(ours: str, theirs: str, norm: str) -> Iterator[Rule]:
 
 def _check(config: LeViTConfig) -> None:
     if config.fused:
-        raise Unsupported("a fused LeViT has no batch norms any more, and no peer keeps such a model")
+        raise Unsupported(
+            "a fused LeViT cannot be converted: timm and Hugging Face keep its batch norms; convert it before fuse()"
+        )
 
 
 def _timm_rules(config: LeViTConfig) -> Iterator[Rule]:
@@ -81,14 +83,14 @@ def _one(ours: str, theirs: str) -> Option:
     def follow(value: Any) -> Mapping[str, Any]:
         each = set(value) if isinstance(value, Sequence) else {value}
         if len(each) > 1:
-            raise CheckpointError(f"{theirs} is {value!r}; vitrail's levit has one for all stages")
+            raise CheckpointError(f"{theirs} is {value!r}; it must be the same for all stages")
         return {ours: each.pop()}
 
     return follow
 
 
 def _timm_card(config: LeViTConfig) -> Mapping[str, Any]:
-    """What config.json tells timm; the name stands for the architecture, the arguments for the size."""
+    """Timm's config.json: the name gives the architecture, model_args the size."""
     args = {
         "img_size": list(config.image_size),
         "in_chans": config.channels,
@@ -108,7 +110,7 @@ def _timm_card(config: LeViTConfig) -> Mapping[str, Any]:
 def _hf_config(config: LeViTConfig) -> Mapping[str, Any]:
     height, width = config.image_size
     if height != width or config.value_ratio % 1 or config.mlp_ratio % 1:
-        raise Unsupported("Hugging Face's LeViT takes square images and whole ratios alone")
+        raise Unsupported("Hugging Face's LeViT supports square images and whole ratios only")
     stages, end = len(config.depths), "ForImageClassification" if config.num_classes else "Model"
     return {
         "model_type": "levit",

@@ -43,7 +43,7 @@ def _hf_layer(ours: str, theirs: str) -> list[Rule]:
 
 
 def _hf(config: MobileViTConfig) -> list[Rule]:
-    body = "mobilevit." if config.num_classes else ""  # the model without a head stands alone
+    body = "mobilevit." if config.num_classes else ""  # without a head there is no prefix
     rules = [*_hf_layer("stem", f"{body}conv_stem"), *_hf_layer("final", f"{body}conv_1x1_exp")]
     rules += linear("head", "classifier")
     plain = len(config.depths) - len(config.attention_depths)

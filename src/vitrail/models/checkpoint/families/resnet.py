@@ -20,7 +20,7 @@ def _timm(config: ResNetConfig) -> list[Rule]:
 
 
 def _hf(config: ResNetConfig) -> list[Rule]:
-    body = "resnet." if config.num_classes else ""  # the model without a head stands alone
+    body = "resnet." if config.num_classes else ""  # without a head there is no prefix
 
     def layer(ours: str, theirs: str) -> list[Rule]:
         return conv_norm(ours, f"{body}{theirs}.convolution", f"{body}{theirs}.normalization")

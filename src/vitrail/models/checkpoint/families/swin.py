@@ -42,7 +42,7 @@ def _timm_block(ours: str, theirs: str) -> Iterator[Rule]:
 
 
 def _hf_rules(config: SwinConfig, name: str) -> Iterator[Rule]:
-    body = f"{name}." if config.num_classes else ""  # the model without a head stands alone
+    body = f"{name}." if config.num_classes else ""  # without a head there is no prefix
     yield from linear("stem.patch.projection", f"{body}embeddings.patch_embeddings.projection")
     yield from linear("stem.norm", f"{body}embeddings.norm")
     for stage, depth in enumerate(config.depths):
@@ -74,8 +74,15 @@ def _merge(ours: str, theirs: str) -> Iterator[Rule]:
     yield rule(f"{ours}.reduction.weight", f"{theirs}.reduction.weight")
 
 
-def _doubled(dim: int) -> Mapping[str, Any]:
-    return {"dims": (dim, 2 * dim, 4 * dim, 8 * dim)}
+def _doubled(dim: int, stages: int) -> tuple[int, ...]:
+    return tuple(dim * 2**stage for stage in range(stages))
+
+
+def _widths(said: Mapping[str, Any], config: SwinConfig) -> Mapping[str, Any]:
+    """Each stage is twice as wide as the last, however many there are."""
+    if "embed_dim" not in said and "depths" not in said:
+        return {}
+    return {"dims": _doubled(said.get("embed_dim", config.dims[0]), len(said.get("depths", config.depths)))}
 
 
 def _hf_config(config: SwinConfig, kind: str) -> Mapping[str, Any]:
@@ -83,13 +90,18 @@ def _hf_config(config: SwinConfig, kind: str) -> Mapping[str, Any]:
     if not isinstance(attention, WindowConfig) or not isinstance(mlp, GeluMLPConfig):
         raise Unsupported("Hugging Face's Swin has windows and an MLP with GELU in every block")
     if not isinstance(patch, LinearPatchConfig):
-        raise Unsupported("Hugging Face's Swin makes patches by one linear map")
+        raise Unsupported("Hugging Face's Swin supports linear patch embedding only")
     window, pixels = attention.size[0], patch.size[0]
-    told = apply(
-        replace(config, mlp=GeluMLPConfig(ratio=mlp.ratio), norm=LayerNormConfig(eps=1e-5), **_doubled(dim)),
+    given = apply(
+        replace(
+            config,
+            dims=_doubled(dim, len(config.depths)),
+            mlp=GeluMLPConfig(ratio=mlp.ratio),
+            norm=LayerNormConfig(eps=1e-5),
+        ),
         {"patch": LinearPatchConfig(size=(pixels, pixels)), "attention": {"size": window, "shift": True}},
     )
-    if told != config:
+    if given != config:
         raise Unsupported("Hugging Face's Swin has square windows and patches, and stages twice as wide as the last")
     _check_padding(config, attention, theirs="before_shift")
     name = {"swin": "Swin", "swinv2": "Swinv2"}[kind]
@@ -114,11 +126,11 @@ def _timm_config(config: SwinConfig) -> Mapping[str, Any]:
         raise Unsupported("timm's Swin has windows in every block")
     _check_padding(config, config.attention, theirs="after_shift")
     preset = apply(config, {"attention": {"padding": WindowConfig.padding}})
-    told: Mapping[str, Any] = {}
+    given: Mapping[str, Any] = {}
     if isinstance(preset, SwinV2Config) and preset.trained_windows not in _PRESET_WINDOWS:
-        preset, told = replace(preset, trained_windows=()), _trained(config)
+        preset, given = replace(preset, trained_windows=()), _trained(config)
     card = sized_timm_card(preset)
-    return {**card, "model_args": card["model_args"] | told}
+    return {**card, "model_args": card["model_args"] | given}
 
 
 def _check_padding(config: SwinConfig, attention: WindowConfig, *, theirs: Padding) -> None:
@@ -141,17 +153,17 @@ _PRESET_WINDOWS = {
 
 
 def _trained(config: SwinConfig) -> Mapping[str, Any]:
-    """What both peers must be told where the windows that biases were learned in are not the model's own."""
+    """The entry of both peers for windows that the biases were trained in, if they differ from the model's."""
     if not isinstance(config, SwinV2Config) or not config.trained_windows:
         return {}
     if any(rows != columns for rows, columns in config.trained_windows):
-        raise Unsupported("Swin v2 of timm and Hugging Face was trained in square windows")
+        raise Unsupported("timm and Hugging Face support square trained_windows only")
     return {"pretrained_window_sizes": [rows for rows, _ in config.trained_windows]}
 
 
 def _trained_windows(sizes: Sequence[int]) -> Mapping[str, Any]:
     if any(sizes) and not all(sizes):
-        raise CheckpointError(f"pretrained_window_sizes is {sizes!r}; vitrail follows one for each stage, or none")
+        raise CheckpointError(f"pretrained_window_sizes is {sizes!r}; it must have one size for each stage, or none")
     return {"trained_windows": tuple(sizes) if any(sizes) else ()}
 
 
@@ -160,7 +172,7 @@ Options = dict[str, str | Callable[[Any], Mapping[str, Any]] | None]
 _BOTH: Options = {
     "depths": "depths",
     "num_heads": "num_heads",
-    "embed_dim": _doubled,
+    "embed_dim": None,  # with depths, by _widths
     "mlp_ratio": lambda ratio: {"mlp": {"ratio": ratio}},
     "qkv_bias": only("qkv_bias", True),
 }
@@ -191,6 +203,7 @@ TIMM = Translation(
     options=_TIMM,
     describe=_timm_config,
     ignored=_COMPUTED,
+    together=_widths,
     own={"attention": {"padding": "after_shift"}},
 )
 TIMM_V2 = Translation(
@@ -201,6 +214,7 @@ TIMM_V2 = Translation(
     options=_TIMM | _SECOND,
     describe=_timm_config,
     ignored=_COMPUTED,
+    together=_widths,
     own={"attention": {"padding": "after_shift"}},
 )
 HF = Translation(
@@ -213,6 +227,7 @@ HF = Translation(
     options=_HF,
     describe=lambda config: _hf_config(config, "swin"),
     ignored=_COMPUTED,
+    together=_widths,
     own={"attention": {"padding": "before_shift"}},
 )
 HF_V2 = Translation(
@@ -225,5 +240,6 @@ HF_V2 = Translation(
     options=_HF | _SECOND,
     describe=lambda config: _hf_config(config, "swinv2"),
     ignored=_COMPUTED,
+    together=_widths,
     own={"attention": {"padding": "before_shift"}},
 )

@@ -1,0 +1,168 @@
+"""The public functions that open, evaluate, explain, export and serve models; each a thin entry to one tool."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.runs.trained import TrainedModel, open_model
+
+if TYPE_CHECKING:
+    from vitrail.data.dataset import Dataset
+    from vitrail.deploy.artefact.engine import Engine
+    from vitrail.deploy.artefact.ship import Shipped
+    from vitrail.deploy.bench import Bench
+    from vitrail.explain.page.gallery import Gallery
+    from vitrail.report import Report
+    from vitrail.runs.evaluate import Evaluation
+    from vitrail.runs.predict import Input
+    from vitrail.tasks.answer import Prediction
+
+Model = TrainedModel | str | Path
+PACKAGED = "packaged"
+
+
+def open(source: str | Path = PACKAGED, *, device: str | None = None) -> "TrainedModel | Engine":  # noqa: A001
+    """A trained model from a run's folder, a checkpoint of vitrail, timm or Hugging Face, or an exported file.
+
+    With nothing named it is the model that ships with the package.
+    """
+    from vitrail.deploy.artefact.opening import is_artefact, open_engine  # noqa: PLC0415
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
+
+    if is_artefact(source):
+        return open_engine(source)
+    return open_model(source).to(choose_device(device))
+
+
+def predict(model: "Model | Engine", inputs: "Input | Iterable[Input]", *, top: int = 5) -> "list[Prediction]":
+    """Answers for paths, folders, PIL images, arrays H W [C] and tensors C H W (uint8)."""
+    from vitrail.runs.predict import predict as answer  # noqa: PLC0415
+
+    return answer(open(model) if isinstance(model, str | Path) else model, inputs, top=top)
+
+
+def evaluate(model: "Model | Engine", data: "str | Path | Dataset", *, batch_size: int = 256) -> "Evaluation":
+    """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it."""
+    from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
+
+    return evaluate_on(open(model) if isinstance(model, str | Path) else model, data, batch_size=batch_size)
+
+
+def explain(
+    model: Model,
+    pictures: str | Path | Iterable[str | Path],
+    *,
+    methods: Sequence[str] | None = None,
+    target: str | None = None,
+    out: str | Path | None = None,
+) -> "Gallery":
+    """What decided the answers of a model to pictures; `out` names an HTML page to write.
+
+    `methods` are saliency methods, quick ones by default; `target` names a class or number, the answer by default.
+    """
+    from vitrail.explain.page.gallery import Gallery  # noqa: PLC0415
+    from vitrail.explain.page.render import write_page  # noqa: PLC0415
+    from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
+    from vitrail.explain.views import picture_views  # noqa: PLC0415
+    from vitrail.runs.predict import image_files  # noqa: PLC0415
+
+    trained = _trained(model)
+    read = read_pictures(list(image_files(pictures)), trained.preprocess)
+    views = list(
+        picture_views(
+            trained.task, trained.preprocess, read.pictures, model=trained.source, methods=methods, target=target
+        )
+    )
+    gallery = Gallery(
+        title=f"{len(views)} picture{'s' if len(views) != 1 else ''} explained with {trained.source}",
+        views=views,
+        about={trained.source: trained.about},
+    )
+    if out is not None:
+        write_page(gallery, out)
+    return gallery
+
+
+def export(
+    model: Model,
+    out: str | Path,
+    *,
+    to: Sequence[str] = ("torch", "onnx", "openvino"),
+    images: str | None = None,
+    int8: str | None = None,
+    **options: Any,
+) -> "Shipped":
+    """Writes a model as files that need no vitrail, each compared with the model on real images (`certificate.html`).
+
+    `images` names those, by default the run's own; `int8` names other images to calibrate int8 with.
+    """
+    from vitrail.config import apply  # noqa: PLC0415
+    from vitrail.deploy.artefact.ship import ShipConfig, ship  # noqa: PLC0415
+    from vitrail.deploy.real_images import images_for_export  # noqa: PLC0415
+
+    trained = _trained(model)
+    config = apply(ShipConfig(), {"targets": list(to), **options})
+    shown, calibration = images_for_export(trained, images=images, int8=int8, count=config.certify.images)
+    return ship(trained, shown, Path(out), config, calibration=calibration)
+
+
+def bench(*models: str | Path, images: str | None = None, count: int = 64, **options: Any) -> "Bench":
+    """Speed and agreement of runs, checkpoints and exported files, measured side by side; `.report()` shows it."""
+    from vitrail.config import apply  # noqa: PLC0415
+    from vitrail.deploy.artefact.certificate import at_size  # noqa: PLC0415
+    from vitrail.deploy.bench import BenchConfig  # noqa: PLC0415
+    from vitrail.deploy.bench import bench as measure  # noqa: PLC0415
+    from vitrail.deploy.contenders import base_of, open_contenders  # noqa: PLC0415
+    from vitrail.deploy.real_images import images_for_bench  # noqa: PLC0415
+
+    names = [str(model) for model in models]
+    engines, _ = open_contenders(names)
+    base = engines[name := base_of(engines)]
+    shown = images_for_bench(names, base.task, images=images, count=count)
+    pixels = at_size(shown, base.image_size, base.preprocess)
+    return measure({name: base, **engines}, pixels, apply(BenchConfig(), options))
+
+
+def serve(
+    model: str | Path = PACKAGED, *, explain: str | None = None, threads: int | None = None, **options: Any
+) -> None:
+    """Serves a model over HTTP until SIGTERM or Ctrl-C; `options` are those of `vitrail.serve.config.ServeConfig`."""
+    from vitrail.serve.config import ServeConfig  # noqa: PLC0415
+    from vitrail.serve.opening import Opening  # noqa: PLC0415
+    from vitrail.serve.supervisor import serve as start  # noqa: PLC0415
+
+    opening = Opening(
+        model=str(model), open_engine=open_engine, open_explainer=open_explainer, explain=explain, threads=threads
+    )
+    start(opening, ServeConfig(**options))
+
+
+def open_engine(path: str, threads: int | None) -> "Engine":
+    """The engine for an artefact, a run or a checkpoint, as a service opens it."""
+    from vitrail.deploy.artefact.opening import open_engine as open_  # noqa: PLC0415
+
+    return open_(path, threads=threads)
+
+
+def open_explainer(path: str) -> Any:
+    """The explainer of a run or checkpoint with the names of its outputs; None for an artefact."""
+    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
+    from vitrail.explain.explainer import Explainer  # noqa: PLC0415
+
+    if is_artefact(path):
+        return None
+    trained = open_model(path)
+    return Explainer(trained.task, trained.preprocess), trained.task.output_names
+
+
+def doctor(data: str | Path, *, label: str | None = None, **options: Any) -> "Report":
+    """An audit of data before training: broken files, duplicates, uneven or suspicious targets."""
+    from vitrail.data.audit.doctor import examine  # noqa: PLC0415
+    from vitrail.data.sources.table import Wanted  # noqa: PLC0415
+
+    columns = () if label is None else tuple(name.strip() for name in label.split(","))
+    return examine(data, wanted=Wanted(columns), **options)
+
+
+def _trained(model: Model) -> TrainedModel:
+    return model if isinstance(model, TrainedModel) else open_model(model)

@@ -1,0 +1,1 @@
+"""The audit of data before training: broken files, duplicates, uneven targets."""

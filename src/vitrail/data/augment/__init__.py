@@ -1,0 +1,1 @@
+"""Augmentation of batches on the device: geometry (with its maps), colour, mixing."""

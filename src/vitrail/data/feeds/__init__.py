@@ -1,0 +1,1 @@
+"""From data sets to batches: packed once and memory-mapped, or streamed."""

@@ -1,0 +1,112 @@
+"""The processes that decode images into shared memory: `DecodePool` starts one, which becomes many.
+
+The first process imports torch, reads the data set, and then forks: so this is done once, the data set lies in memory
+once, and all start within milliseconds. It has no threads, which is what makes a fork safe. Each process ends when the
+other end of its channel is closed, which happens also where the program that started it is killed.
+"""
+
+import gc
+import mmap
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.dataset import Dataset
+from vitrail.data.feeds.packing import Decoded, decode_one
+from vitrail.data.preprocess import Preprocess
+
+SLOTS = 2  # tasks that a process has: one that it works on, one that waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What all processes of a pool work on."""
+
+    dataset: Dataset
+    fit: Preprocess
+    workers: int
+    chunk: int  # images of a task, at most
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the shared memory: for each process and slot, images C H W."""
+        return (self.workers, SLOTS, self.chunk, self.fit.channels, *self.fit.image_size)
+
+    def pixels(self, memory: int) -> Tensor:
+        """The shared memory of a file descriptor as uint8 workers SLOTS chunk C H W."""
+        mapped = mmap.mmap(memory, int(np.prod(self.shape, dtype=np.int64)))
+        return torch.frombuffer(mapped, dtype=torch.uint8).view(self.shape)
+
+
+class Failure(NamedTuple):
+    """An error that is not about one image."""
+
+    message: str
+
+
+Answer = tuple[int, int] | str  # the height and width that an image had, or why it cannot be read
+
+
+def main() -> None:
+    """Reads a Job from the standard input and serves one channel in each process; arguments: file descriptors."""
+    memory, *numbers = map(int, sys.argv[1:])
+    channels = [Connection(number) for number in numbers]
+    try:
+        job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  (written by the program that started this one)
+        pixels = job.pixels(memory)
+    except Exception as error:  # such as a class that cannot be imported here
+        for channel in channels:
+            channel.send(Failure(f"the data set cannot be sent to another process: {type(error).__name__}: {error}"))
+        return
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # otherwise the next collection would copy every page that holds an object
+    children = []
+    for number, channel in enumerate(channels):
+        if (child := os.fork()) == 0:
+            for other in channels:
+                if other is not channel:
+                    other.close()
+            code = 1
+            try:
+                serve(channel, job, pixels[number])
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    for channel in channels:
+        channel.close()
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(next((128 - code if code < 0 else code for code in codes if code), 0))  # as shells tell of signals
+
+
+def serve(channel: Connection, job: Job, pixels: Tensor) -> None:
+    """Answers tasks (slot, indices) until the channel is closed; images go to pixels SLOTS chunk C H W."""
+    try:
+        while True:
+            slot, indices = channel.recv()
+            try:
+                answer: list[Answer] | Failure = [
+                    _decode(job, index, pixels[slot, at]) for at, index in enumerate(indices)
+                ]
+            except Exception as error:  # anything but a broken image, which is an answer
+                names = ", ".join(map(job.dataset.where, indices))
+                answer = Failure(f"decoding failed with {type(error).__name__}: {error} (one of {names})")
+            channel.send(answer)
+    except (EOFError, OSError):
+        return
+
+
+def _decode(job: Job, index: int, pixels: Tensor) -> Answer:
+    found = decode_one(job.dataset, index, job.fit)
+    if isinstance(found, Decoded):
+        pixels.copy_(found.image[0])
+        return found.size
+    return found

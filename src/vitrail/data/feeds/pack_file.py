@@ -1,0 +1,130 @@
+"""The file of packed images: pixels first, so that they can be mapped; then a JSON that describes and checks them.
+
+    N C H W uint8 | JSON: format, about, blocks [bytes, crc32] | its sha256, 32 bytes | its length, 8 | magic, 8
+
+It is written under another name and renamed when whole, so that a reader finds all of it or nothing.
+"""
+
+import hashlib
+import json
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import DataError
+
+FORMAT = 1
+MAGIC = b"VITRAIL\n"
+_TAIL = struct.Struct("<32sQ8s")
+_SPOT_CHECK = 128 << 20  # bytes that `read` checks by itself: a tenth of a second
+
+
+class Unusable(DataError):
+    """A file of packed images that is damaged, or of other images; the message says which."""
+
+
+def write(path: Path, blocks: Iterable[Tensor], about: Callable[[], Mapping[str, Any]]) -> None:
+    """Writes blocks of images, N C H W uint8 each, then what `about` returns after the last of them."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with temporary.open("wb") as file:
+            checks = []
+            for block in blocks:
+                # Written, not mapped: a full disk is an error here, and a crash of the process in a mapped file.
+                data = block.contiguous().numpy().data.cast("B")
+                file.write(data)
+                checks.append([data.nbytes, zlib.crc32(data)])
+            footer = json.dumps({"format": FORMAT, "about": about(), "blocks": checks}).encode()
+            file.write(footer + _TAIL.pack(hashlib.sha256(footer).digest(), len(footer), MAGIC))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]:
+    """The pixels as one flat mapped tensor, and the description that was written; Unusable where anything is wrong.
+
+    Sizes and the description are always checked, the pixels in a sample of blocks, or in all where `whole` is true.
+    "pixels" is a checksum of all pixels, made of those of the blocks.
+    """
+    with path.open("rb") as file:
+        footer = _footer(file, path.stat().st_size)
+        blocks: list[list[int]] = footer["blocks"]
+        _check_blocks(file, blocks, whole=whole)
+    about = footer["about"] | {"pixels": hashlib.sha256(json.dumps(blocks).encode()).hexdigest()}
+    total = sum(size for size, _ in blocks)
+    if total == 0:
+        return torch.empty(0, dtype=torch.uint8), about
+    return torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8), about
+
+
+def _footer(file: IO[bytes], size: int) -> dict[str, Any]:
+    if size < _TAIL.size:
+        raise Unusable(f"it has {size} bytes, too few for a file of packed images")
+    file.seek(size - _TAIL.size)
+    checksum, length, magic = _TAIL.unpack(file.read(_TAIL.size))
+    if magic != MAGIC or length > size - _TAIL.size:
+        raise Unusable("its end is missing, or it is not a file of packed images")
+    file.seek(size - _TAIL.size - length)
+    text = file.read(length)
+    if hashlib.sha256(text).digest() != checksum:
+        raise Unusable("its description is damaged")
+    footer: dict[str, Any] = json.loads(text)
+    if footer["format"] != FORMAT:
+        raise Unusable(f"it has format {footer['format']}; this version reads format {FORMAT}")
+    expected = sum(block for block, _ in footer["blocks"]) + length + _TAIL.size
+    if expected != size:
+        raise Unusable(f"it has {size:,} bytes; expected {expected:,}")
+    return footer
+
+
+def _check_blocks(file: IO[bytes], blocks: list[list[int]], *, whole: bool) -> None:
+    largest = max((size for size, _ in blocks), default=1)
+    step = 1 if whole else max(1, -(-len(blocks) * largest // _SPOT_CHECK))
+    start = 0
+    for index, (size, checksum) in enumerate(blocks):
+        if index % step == 0 or index == len(blocks) - 1:
+            file.seek(start)
+            if zlib.crc32(file.read(size)) != checksum:
+                raise Unusable(f"bytes {start:,} to {start + size:,} are damaged")
+        start += size
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """A lock: one process at a time works on a file; a process that dies gives it up at once.
+
+    Where the system or the file system has no such locks, all go on: `write` is safe, but the work is done twice.
+    """
+    try:
+        import fcntl  # noqa: PLC0415  (not on Windows)
+    except ImportError:
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+                continue
+            except OSError:
+                yield
+                return
+            break
+        for left in path.parent.glob(f".{path.name}.*.part"):  # of processes that were killed
+            with suppress(FileNotFoundError):
+                left.unlink()
+        yield

@@ -1,0 +1,46 @@
+"""The size at which a run stores images, and the bytes that this takes."""
+
+from dataclasses import replace
+from math import prod
+
+from vitrail.data.dataset import Carved, Dataset, Retargeted, Splits
+from vitrail.data.preprocess import Preprocess
+
+_ROOM = 8 / 7  # how much larger images are stored that are cropped at random
+
+
+def stored_as(dataset: Dataset, preprocess: Preprocess, *, cropped: bool) -> Preprocess:
+    """How images of a data set are fitted into their stored size.
+
+    Arrays of small images stay as they are. Images that are cropped at random are stored as a whole, squashed to a size
+    a little above the model's; a crop restores their shape. All others are stored as the model sees them.
+    """
+    if dataset.size is not None and max(dataset.size) <= 2 * max(preprocess.image_size):
+        return Preprocess(image_size=dataset.size, channels=preprocess.channels)
+    if not cropped:
+        return preprocess
+    height, width = (round(side * _ROOM) for side in preprocess.image_size)
+    return replace(preprocess, image_size=(height, width), resize="squash", crop=1.0)
+
+
+def stored_bytes(splits: Splits, preprocess: Preprocess, *, cropped: bool) -> int:
+    """The bytes of all images as a run packs them; what two splits share counts once."""
+    parts = stored_parts(splits, preprocess, cropped=cropped)
+    return sum(len(part) * each.channels * prod(each.image_size) for part, each in parts)
+
+
+def stored_parts(splits: Splits, preprocess: Preprocess, *, cropped: bool) -> set[tuple[Dataset, Preprocess]]:
+    """The data sets that a run packs, and how each is fitted; `cropped` says whether training crops at random."""
+    to_learn = stored_as(splits.train, preprocess, cropped=cropped)
+    judged = [part for part in (splits.val, splits.test) if part is not None]
+    sizes = [(splits.train, to_learn), *((part, stored_as(part, preprocess, cropped=False)) for part in judged)]
+    return {(whole_of(part, whole=each == to_learn), each) for part, each in sizes}
+
+
+def whole_of(dataset: Dataset, *, whole: bool) -> Dataset:
+    """The data set whose images `pack` keeps: that which targets were put on, or which a part was carved out of."""
+    if isinstance(dataset, Retargeted):
+        return whole_of(dataset.whole, whole=whole)
+    if whole and dataset.array is None and isinstance(dataset, Carved):
+        return whole_of(dataset.whole, whole=False)
+    return dataset

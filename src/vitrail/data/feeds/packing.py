@@ -1,0 +1,336 @@
+"""Packed images: every image of a data set decoded once, at one size, uint8, mapped into memory."""
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import from_dict, to_dict
+from vitrail.data.broken import Skipped, Tally, named
+from vitrail.data.dataset import Carved, Dataset, Retargeted, Subset, Targets, target_digest
+from vitrail.data.feeds import pack_file
+from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.catalogue import cache_folder
+from vitrail.data.targets import Schema
+from vitrail.errors import BrokenImage, DataError, Notice
+from vitrail.report import show
+
+_BLOCK = 4 << 20  # bytes of pixels that are written and checked together
+_IN_MEMORY = 1 << 30  # bytes: arrays that fit are converted without a file
+_CHECKED = 256 << 20  # bytes in memory that a checksum reads: a fraction of a second
+_AHEAD = 2  # blocks that are decoded while one is written
+
+Progress = Callable[[int, int], None]  # images done, and of how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(ImageSet):
+    """All images of a data set that could be read, in its order."""
+
+    images: Tensor  # M C H W uint8; or more images, of which `rows` are these
+    targets: Targets  # M ... by field
+    ids: Tensor  # M int64: the samples' numbers in the data set
+    sizes: Tensor  # M 2 int32: height and width of each image as it was decoded
+    schema: Schema
+    name: str
+    stored: Preprocess  # how images were fitted into the stored size
+    skipped: Skipped = ()
+    pixels: str = ""  # a checksum of the images, where the file that they are mapped from has one
+    rows: Tensor | None = None  # M int64: the row of each in `images`, where that holds more than these
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def aspects(self, device: torch.device | str = "cpu") -> Tensor | None:
+        """By the sample's number: how much wider an image was than it is stored; None where shapes were kept."""
+        if self.stored.resize != "squash":
+            return None
+        found = torch.ones(int(self.ids.max()) + 1)
+        found[self.ids] = aspect_of(self.sizes, self.stored.image_size)
+        return found.to(device)
+
+    def checksum(self) -> str:
+        """Tells these images and targets from others, in any folder; of very many in memory only some are read."""
+        state = hashlib.sha256(f"{tuple(self.images.shape)} {self.pixels}".encode())
+        state.update(target_digest(self.schema, self.targets).encode())
+        for tensor in (self.ids, *(() if self.rows is None else (self.rows,))):
+            state.update(tensor.contiguous().numpy().data.cast("B"))
+        step = max(1, -(-self.images.numel() // _CHECKED))
+        for image in () if self.pixels else self.images[::step]:
+            state.update(image.contiguous().numpy().data.cast("B"))
+        return state.hexdigest()[:16]
+
+
+def default_folder() -> Path:
+    """Where packed images are kept: VITRAIL_CACHE, or the user's cache folder."""
+    return cache_folder() / "packed"
+
+
+def pack(
+    dataset: Dataset,
+    fit: Preprocess,
+    *,
+    folder: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
+    tally: Tally | None = None,
+    whole: bool = False,
+) -> Packed:
+    """All images of a data set at one size: decoded the first time, mapped from a file after that.
+
+    The file is found by the data set's name, location and size. It is rebuilt, with a notice, where the data set has
+    changed or the file is damaged (`verify` checks every byte). Images that cannot be read are left out and listed;
+    too many are an error: `tally` counts those of all splits of a source; without one, only this data set counts.
+    Images that are in memory already need no file. The same images with other targets are not decoded again. With
+    `whole`, all images that a random part was chosen from are packed, so that another seed decodes nothing.
+    """
+    if len(dataset) == 0:
+        raise DataError(f"{dataset.name} has no images")
+    options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
+    fit = geometry(fit)
+    if isinstance(dataset, Retargeted):
+        found = pack(dataset.whole, fit, tally=tally, whole=whole, **options)
+        return replace(found, targets=_moved(dataset, found.ids, found.sizes, fit), schema=dataset.schema)
+    if whole and dataset.array is None and isinstance(dataset, Carved):
+        return _selected(dataset, pack(dataset.whole, fit, tally=tally, **options))
+    tally = tally or Tally(len(dataset))
+    path, array = pack_path(dataset, fit, folder), dataset.array
+    if path is None:
+        assert array is not None  # noqa: S101  (only arrays need no file)
+        sizes = torch.tensor(array.shape[2:], dtype=torch.int32).expand(len(array), 2)
+        return _packed(dataset, _converted(array, fit, progress), sizes, fit, broken={})
+    expected = {"fingerprint": dataset.fingerprint, "fit": to_dict(fit), "count": len(dataset)}
+    try:
+        return _kept(dataset, path, expected, workers=workers, progress=progress, verify=verify, tally=tally)
+    except OSError as error:
+        raise _not_written(path, error, _count(dataset, fit)) from error
+
+
+def pack_path(dataset: Dataset, fit: Preprocess, folder: Path | None = None) -> Path | None:
+    """The file that a data set is packed into; None where its images are in memory and need no file."""
+    array = dataset.array
+    if array is not None and (tuple(array.shape[2:]) == fit.image_size or _count(dataset, fit) <= _IN_MEMORY):
+        return None
+    return (folder or default_folder()) / _file_name(dataset, geometry(fit))
+
+
+def _count(dataset: Dataset, fit: Preprocess) -> int:
+    """The bytes of all pixels of a data set."""
+    return len(dataset) * fit.channels * fit.image_size[0] * fit.image_size[1]
+
+
+def _kept(
+    dataset: Dataset,
+    path: Path,
+    expected: dict[str, Any],
+    *,
+    workers: int | None,
+    progress: Progress | None,
+    verify: bool,
+    tally: Tally,
+) -> Packed:
+    """The packed images of a file, which is built first where it is missing or cannot be used."""
+    try:
+        return _counted(_open(dataset, path, expected, verify=verify), tally)
+    except FileNotFoundError:
+        pass
+    except pack_file.Unusable as reason:
+        warnings.warn(f"{path} is rebuilt: {reason}", Notice, stacklevel=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pack_file.only_one(path):
+        try:
+            found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
+            return _counted(found, tally)
+        except (FileNotFoundError, pack_file.Unusable):
+            _build(dataset, path, expected, workers=workers, progress=progress, tally=tally)
+    return _open(dataset, path, expected, verify=False)
+
+
+def _counted(packed: Packed, tally: Tally) -> Packed:
+    """The same, with its broken images added to the tally."""
+    tally.add(packed.skipped)
+    return packed
+
+
+def _file_name(dataset: Dataset, fit: Preprocess) -> str:
+    """The same for the same data set before and after a change, so that a stale file is found and replaced."""
+    which = "part" if isinstance(dataset, Subset) else "whole"  # either may begin with the same image
+    first = dataset.where(0)
+    first = str(Path(first).absolute()) if os.sep in first else first  # there may be photos/ in more than one place
+    origin = hashlib.sha256(f"{dataset.name}\n{first}\n{which}\n{fit!r}".encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
+    return f"{name}-{fit.image_size[0]}x{fit.image_size[1]}x{fit.channels}-{origin}.pack"
+
+
+def _not_written(path: Path, error: OSError, count: int) -> DataError:
+    return DataError(
+        f"packed images cannot be written to {path.parent}: {error.strerror or error}. About {show(count, 'bytes')} "
+        "are needed: set VITRAIL_CACHE to a writable folder on a disk with enough space, or use feed=streamed"
+    )
+
+
+def _packed(
+    dataset: Dataset, images: Tensor, sizes: Tensor, fit: Preprocess, *, broken: dict[int, str], pixels: str = ""
+) -> Packed:
+    ids = torch.tensor([index for index in range(len(dataset)) if index not in broken])
+    skipped = _named(dataset, dict(sorted(broken.items())))
+    if not len(ids):
+        raise DataError(f"no image of {dataset.name} can be read: {named(skipped)}. Repair them, or add others")
+    return Packed(
+        images=images,
+        targets=_moved(dataset, ids, sizes, fit),
+        ids=ids,
+        sizes=sizes,
+        schema=dataset.schema,
+        name=dataset.name,
+        stored=fit,
+        skipped=skipped,
+        pixels=pixels,
+    )
+
+
+def _moved(dataset: Dataset, ids: Tensor, sizes: Tensor, fit: Preprocess) -> Targets:
+    """The targets of some samples, moved as their pixels were when they were fitted."""
+    maps = fit.maps(sizes)
+    return {
+        name: target.move(dataset.targets[name][ids], maps, fit.image_size) for name, target in dataset.schema.items()
+    }
+
+
+def _selected(part: Carved, whole: Packed) -> Packed:
+    """The images of a part, as rows of the images of its whole."""
+    row_of, reasons = {number: row for row, number in enumerate(whole.ids.tolist())}, dict(whole.skipped)
+    broken = {at: reasons[part.where(at)] for at, number in enumerate(part.indices) if number not in row_of}
+    rows = torch.tensor([row_of[number] for number in part.indices if number in row_of], dtype=torch.int64)
+    found = _packed(part, whole.images, whole.sizes[rows], whole.stored, broken=broken, pixels=whole.pixels)
+    return replace(found, rows=rows)
+
+
+def _named(dataset: Dataset, broken: dict[int, str]) -> Skipped:
+    return tuple((dataset.where(index), reason) for index, reason in broken.items())
+
+
+def _converted(array: Tensor, fit: Preprocess, progress: Progress | None) -> Tensor:
+    """N C H W at the wanted size and channels, without a copy where none is needed."""
+    if tuple(array.shape[2:]) == fit.image_size and array.shape[1] <= fit.channels and fit.crop == 1:
+        return array.expand(-1, fit.channels, -1, -1)
+    result = torch.empty(len(array), fit.channels, *fit.image_size, dtype=torch.uint8)
+    for start in range(0, len(array), 1024):
+        stop = min(start + 1024, len(array))
+        result[start:stop] = fit.fit(array[start:stop])[0]
+        if progress is not None:
+            progress(stop, len(array))
+    return result
+
+
+def _open(dataset: Dataset, path: Path, expected: dict[str, Any], *, verify: bool) -> Packed:
+    """The packed images of a file that is whole and of this data set; Unusable or OSError otherwise."""
+    pixels, about = pack_file.read(path, whole=verify)
+    if {key: about.get(key) for key in expected} != expected:
+        raise pack_file.Unusable("the data set, or the part of it that is used, has changed")
+    broken = {int(index): reason for index, reason in about["broken"].items()}
+    fit = from_dict(Preprocess, expected["fit"])
+    images = pixels.view(len(dataset) - len(broken), fit.channels, *fit.image_size)  # M C H W
+    sizes = torch.from_numpy(np.frombuffer(base64.b64decode(about["sizes"]), np.int32).reshape(-1, 2).copy())
+    return _packed(dataset, images, sizes, fit, broken=broken, pixels=about["pixels"])
+
+
+def _build(
+    dataset: Dataset,
+    path: Path,
+    expected: dict[str, Any],
+    *,
+    workers: int | None,
+    progress: Progress | None,
+    tally: Tally,
+) -> None:
+    fit = from_dict(Preprocess, expected["fit"])
+    pixels = fit.channels * fit.image_size[0] * fit.image_size[1]
+    needed, free = len(dataset) * pixels, shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise OSError(None, f"only {show(free, 'bytes')} are free")
+    broken: dict[int, str] = {}
+    sizes: list[tuple[int, int]] = []
+
+    def blocks() -> Iterator[Tensor]:
+        done = 0
+        for results in _decoded(dataset, fit, workers=workers, block=max(1, _BLOCK // pixels)):
+            good = [one.image for one in results if isinstance(one, Decoded)]
+            sizes.extend(one.size for one in results if isinstance(one, Decoded))
+            new = {done + place: why for place, why in enumerate(results) if isinstance(why, str)}
+            tally.add(_named(dataset, new))
+            broken.update(new)
+            done += len(results)
+            if good:
+                yield torch.cat(good)
+            if progress is not None:
+                progress(done, len(dataset))
+
+    def about() -> dict[str, Any]:
+        stored = base64.b64encode(torch.tensor(sizes, dtype=torch.int32).numpy().tobytes()).decode()
+        return expected | {"broken": broken, "sizes": stored}
+
+    pack_file.write(path, blocks(), about)
+
+
+class Decoded(NamedTuple):
+    """An image, uint8 1 C H W at the stored size, and the height and width that it had."""
+
+    image: Tensor
+    size: tuple[int, int]
+
+
+def _decoded(
+    dataset: Dataset, fit: Preprocess, *, workers: int | None, block: int
+) -> Iterator[Sequence[Decoded | str]]:
+    """Blocks of images, or reasons in their place, in the data set's order."""
+    pending: deque[list[Future[Decoded | str]]] = deque()
+    with _threads(workers or min(32, _cores())) as pool:
+        for start in range(0, len(dataset), block):
+            indices = range(start, min(start + block, len(dataset)))
+            pending.append([pool.submit(decode_one, dataset, index, fit) for index in indices])
+            if len(pending) > _AHEAD:
+                yield [future.result() for future in pending.popleft()]
+        for futures in pending:
+            yield [future.result() for future in futures]
+
+
+def decode_one(dataset: Dataset, index: int, fit: Preprocess) -> Decoded | str:
+    """One image of a data set, read, decoded and fitted; or why that failed."""
+    try:
+        image = dataset.read(index)[None]
+        return Decoded(fit.fit(image)[0], (image.shape[2], image.shape[3]))
+    except (BrokenImage, OSError) as error:
+        return str(error)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads, as decoders release the interpreter's lock: processes took ten times as long to hand images over."""
+    torch_threads = torch.get_num_threads()
+    # Each is one of many: with threads of its own, torch would resize one image on all cores at once.
+    pool = ThreadPoolExecutor(count, "decode", initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(torch_threads)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Readers of folders, tables, arrays, pickles and shards, one file each."""

@@ -1,0 +1,187 @@
+"""CIFAR-10 and CIFAR-100 from their original pickles, in a folder or archive, read without executing them."""
+
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.data.dataset import Found
+from vitrail.data.sources.arrays import Arrays, array_labels, array_target
+from vitrail.errors import DataError
+
+_MEMBER_LIMIT = 200_000_000  # bytes; the largest real one has 155 M
+
+
+class _Layout(NamedTuple):
+    """The files of one dataset and the keys in them."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    meta: str
+    labels: str
+    names: str
+
+
+_LAYOUTS = (
+    _Layout(
+        "cifar-10-batches-py",
+        tuple(f"data_batch_{number}" for number in range(1, 6)),
+        ("test_batch",),
+        "batches.meta",
+        "labels",
+        "label_names",
+    ),
+    _Layout("cifar-100-python", ("train",), ("test",), "meta", "fine_labels", "fine_label_names"),
+)
+
+
+def looks_like_cifar(path: Path) -> bool:
+    """Whether a path is a folder or archive of CIFAR pickles."""
+    return _folder_of(path) is not None or _is_archive(path)
+
+
+def read_cifar(path: Path) -> Found:
+    """Train and test of CIFAR in a folder, in a folder below it, or in the published .tar.gz."""
+    if (known := _folder_of(path)) is not None:
+        folder, layout = known
+        names = (layout.meta, *layout.train, *layout.test)
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise DataError(f"{folder} is incomplete: {', '.join(missing)} missing; unpack the archive again")
+        contents = {name: (folder / name).read_bytes() for name in names}
+    elif _is_archive(path):
+        layout, contents = _unpacked(path)
+    else:
+        raise DataError(f"{path} has no CIFAR pickles; expected the folder {_LAYOUTS[0].folder} or its .tar.gz")
+    meta = load_pickle(contents[layout.meta], f"{path}: {layout.meta}")
+    classes = tuple(_text(name) for name in _entry(meta, layout.names, list, f"{path}: {layout.meta}"))
+    parts = [
+        _dataset(path, (split, names), contents, layout, classes)
+        for split, names in (("train", layout.train), ("test", layout.test))
+    ]
+    note = f"{path} is {layout.folder}: train {len(parts[0]):,}, test {len(parts[1]):,} images."
+    return Found(parts[0], test=parts[1], notes=(note,))
+
+
+def load_pickle(data: bytes, name: str) -> dict[str, Any]:
+    """The dict of a pickle of arrays, bytes, strings, numbers, lists and dicts; anything else is refused."""
+    try:
+        loaded = _Restricted(io.BytesIO(data), encoding="latin1").load()
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise DataError(f"{name} is damaged: {type(error).__name__}: {error}; unpack the archive again") from error
+    if not isinstance(loaded, dict):
+        raise DataError(f"{name} holds a {type(loaded).__name__}, not a dict; unpack the archive again")
+    return {_text(key): value for key, value in loaded.items()}
+
+
+def _text(value: object) -> str:
+    """A name; pickles from Python 2 hold bytes."""
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _latin1(text: str, encoding: str = "latin1") -> bytes:
+    """The constructor of bytes in old pickle protocols of Python 3."""
+    if encoding != "latin1":
+        raise DataError(f"the pickle uses the encoding {encoding!r}, which these datasets do not use")
+    return text.encode("latin1")
+
+
+# Constructors in the pickle of an array; numpy has moved both twice, so they are looked up instead of imported.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # of protocol 5
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
+    ("numpy._core.numeric", "_frombuffer"): _FROM_BUFFER,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _Restricted(pickle.Unpickler):
+    """Allows only the names that the pickle of an array needs, so no code in a file is executed."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise DataError(
+                f"the pickle uses {module}.{name}, which image data does not need; do not trust it"
+            ) from None
+
+
+def _entry(loaded: Mapping[str, Any], key: str, kind: type, name: str) -> Any:
+    if not isinstance(value := loaded.get(key), kind):
+        raise DataError(f"{name} has no {kind.__name__} by the name {key!r}; unpack the archive again")
+    return value
+
+
+def _dataset(
+    path: Path,
+    part: tuple[str, Sequence[str]],
+    contents: Mapping[str, bytes],
+    layout: _Layout,
+    classes: tuple[str, ...],
+) -> Arrays:
+    """One split, given by its name and the names of its pickles."""
+    (split, names), images, labels = part, [], []
+    for name in names:
+        where = f"{path}: {name}"
+        loaded = load_pickle(contents[name], where)
+        pixels = _entry(loaded, "data", np.ndarray, where)
+        if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+            raise DataError(f"{where} holds {pixels.dtype} of shape {pixels.shape}; expected N x 3072 bytes")
+        images.append(pixels.reshape(-1, 3, 32, 32))
+        labels += _entry(loaded, layout.labels, list, where)
+        if len(labels) != sum(map(len, images)):
+            raise DataError(f"{where} has {len(pixels):,} images, but a different number of labels")
+    title = f"{path} ({split})"
+    files = [path / name for name in names] if path.is_dir() and (path / names[0]).exists() else [path]
+    return Arrays(
+        np.concatenate(images),
+        *array_target(array_labels(np.asarray(labels), title, classes=classes), classes),
+        name=title,
+        origin=f"{path}:{split}",
+        files=files,
+    )
+
+
+def _folder_of(path: Path) -> tuple[Path, _Layout] | None:
+    """The folder with the pickles: this one, or the usual one in it."""
+    for layout in _LAYOUTS:
+        for folder in (path, path / layout.folder):
+            if (folder / layout.meta).is_file() and (folder / layout.train[0]).is_file():
+                return folder, layout
+    return None
+
+
+def _is_archive(path: Path) -> bool:
+    return path.is_file() and path.name.endswith((".tar.gz", ".tgz")) and path.name.startswith("cifar")
+
+
+def _unpacked(path: Path) -> tuple[_Layout, dict[str, bytes]]:
+    """The files of the archive, in memory; nothing is written to disk."""
+    contents: dict[str, bytes] = {}
+    wanted = {name for layout in _LAYOUTS for name in (layout.meta, *layout.train, *layout.test)}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                if member.isfile() and name in wanted and member.size <= _MEMBER_LIMIT:
+                    file = archive.extractfile(member)
+                    contents[name] = file.read() if file is not None else b""
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(f"{path} is damaged or truncated: {error}; download it again") from error
+    for layout in _LAYOUTS:
+        if all(name in contents for name in (layout.meta, *layout.train, *layout.test)):
+            return layout, contents
+    raise DataError(f"{path} is incomplete: files of the dataset are missing; download it again")

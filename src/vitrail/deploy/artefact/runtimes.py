@@ -1,0 +1,117 @@
+"""Engines for the files that `vitrail export` writes: a .pt2, an .onnx or an OpenVINO .xml."""
+
+import importlib
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.deploy.artefact.card import KEY, Card
+from vitrail.deploy.artefact.engine import Array, Engine, quiet
+from vitrail.deploy.int8.dynamic import with_dynamic_int8
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.hardware import CAP, bf16_works, room_for_signals
+
+
+class ExportedEngine(Engine):
+    """A .pt2 of torch.export."""
+
+    def __init__(self, path: Path) -> None:
+        extra = {KEY: ""}
+        with quiet():
+            try:
+                self.program = torch.export.load(path, extra_files=extra).module()
+            except (RuntimeError, ValueError, KeyError, AssertionError, zipfile.BadZipFile) as error:
+                raise CheckpointError(f"{path} is not a program of torch.export, or is damaged: {error}") from error
+        super().__init__(path, Card.from_json(extra[KEY], name=str(path)))
+
+    @property
+    def backend(self) -> str:
+        """Library and precision."""
+        return f"torch {torch.__version__}, exported {self.card.precision}"
+
+    @torch.inference_mode()
+    def run(self, images: Array) -> dict[str, Array]:
+        """Uint8 B H W C -> B ... by name."""
+        return {name: values.numpy() for name, values in self.program(torch.from_numpy(images)).items()}
+
+
+class OnnxEngine(Engine):
+    """An .onnx in ONNX Runtime, on the CPU; `dynamic` runs one of float32 in int8 without calibration."""
+
+    def __init__(self, path: Path, *, threads: int | None = None, dynamic: bool = False) -> None:
+        self.dynamic, runtime = dynamic, needs("onnxruntime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors alone
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            graph = with_dynamic_int8(needs("onnx"), path) if dynamic else str(path)
+            self.session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        except ConfigError:
+            raise
+        except Exception as error:  # the runtime's own errors have no common base
+            raise CheckpointError(f"ONNX Runtime cannot open {path}: {str(error).splitlines()[0]}") from error
+        room_for_signals()
+        self.version = runtime.__version__
+        self.names = [output.name for output in self.session.get_outputs()]
+        card = self.session.get_modelmeta().custom_metadata_map.get(KEY)
+        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
+
+    @property
+    def backend(self) -> str:
+        """Library and precision."""
+        return f"ONNX Runtime {self.version}, {'dynamic int8' if self.dynamic else self.card.precision}"
+
+    def run(self, images: Array) -> dict[str, Array]:
+        """Uint8 B H W C -> B ... by name."""
+        return dict(zip(self.names, self.session.run(self.names, {"images": images}), strict=True))
+
+
+class OpenVINOEngine(Engine):
+    """An OpenVINO IR (.xml beside its .bin), on the CPU; `half` computes in bf16 what is not int8."""
+
+    def __init__(self, path: Path, *, threads: int | None = None, half: bool = False) -> None:
+        if not bf16_works():
+            os.environ.setdefault(*CAP)  # before OpenVINO's own oneDNN reads it: its int8 kernels die as torch's bf16
+        openvino = needs("openvino")
+        core = openvino.Core()
+        try:
+            model = core.read_model(path)
+            card = str(model.get_rt_info([KEY]).value) if model.has_rt_info([KEY]) else None
+        except RuntimeError as error:
+            raise CheckpointError(f"OpenVINO cannot open {path}: {str(error).strip().splitlines()[-1]}") from error
+        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
+        self.half = half
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32"}
+        settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        self.compiled = core.compile_model(model, "CPU", settings)
+        room_for_signals()
+        self.names = [output.get_any_name() for output in self.compiled.outputs]
+        self.version = openvino.__version__.partition("-")[0]
+
+    @property
+    def backend(self) -> str:
+        """Library and precision."""
+        halved = {"float32": "bf16", "int8": "int8 with bf16"}
+        return f"OpenVINO {self.version}, {halved[self.card.precision] if self.half else self.card.precision}"
+
+    def run(self, images: Array) -> dict[str, Array]:
+        """Uint8 B H W C -> B ... by name."""
+        request = self.compiled.create_infer_request()  # one for each call: requests are not safe with threads
+        found = request.infer({0: images})
+        return {name: np.array(found[index]) for index, name in enumerate(self.names)}
+
+
+def needs(name: str) -> Any:
+    """A library that exported models need; ConfigError says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        with_onnx = "onnxruntime onnx onnxscript" if name.startswith("onnx") else name
+        raise ConfigError(
+            f"{name} is not installed: pip install {with_onnx} (in a checkout: pip install -e '.[deploy]')"
+        ) from error

@@ -1,0 +1,1 @@
+"""int8: calibrated on images, or dynamic."""

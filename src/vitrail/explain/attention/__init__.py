@@ -1,0 +1,1 @@
+"""Attention weights while a model runs: capture, layers, statistics by head."""

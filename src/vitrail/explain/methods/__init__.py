@@ -1,0 +1,1 @@
+"""Saliency methods: how much each pixel matters for one output of a model."""

@@ -1,0 +1,1 @@
+"""The page of explanations: one HTML file that needs no network."""

@@ -1,0 +1,1 @@
+"""Probes: how well targets can be predicted from the features of each layer."""

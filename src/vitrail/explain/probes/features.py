@@ -1,0 +1,149 @@
+"""The data of a probe: parts to fit, to validate and to test on, and features of their images by layer."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.data.broken import Tally
+from vitrail.data.dataset import Carved, Dataset, Found, Splits
+from vitrail.data.feeds.batches import Batches
+from vitrail.data.feeds.pack_size import stored_as
+from vitrail.data.feeds.packing import Packed, pack
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.opening import find
+from vitrail.data.split import align, carve
+from vitrail.errors import ConfigError, DataError, InputError
+from vitrail.explain.attention.layer import has_class_token
+from vitrail.models.backbone import Backbone, Features
+
+Source = str | Path | Dataset | Found | Splits
+Pool = Literal["auto", "class", "mean"]
+TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1
+
+
+class Parts(NamedTuple):
+    """Images to fit on, to choose penalties on, and to test on; `origin` says where the test images are from."""
+
+    fit: Dataset
+    validation: Dataset
+    test: Dataset
+    origin: str
+
+
+class Layer(NamedTuple):
+    """A layer of the model, and which of its tokens are read."""
+
+    block: int
+    grid: str
+    width: int
+    reads: str  # "class token" or "mean of patches"
+
+
+def divide(source: Source, *, seed: int) -> Parts:
+    """The parts of a source: its own if it has them, otherwise split off by a hash of each sample's name."""
+    if isinstance(source, str | Path):
+        source = find(source)
+    elif isinstance(source, Dataset):
+        source = Found(source)
+    train, validation, test = source.train, source.val, source.test
+    origin = f"the test part of {train.name}"
+    if test is None and validation is not None:
+        test, validation, origin = validation, None, f"the validation part of {train.name}"
+    if test is None:
+        train, test = carve(train, TEST_SHARE, seed)
+        origin = f"{100 * TEST_SHARE:g} % of {train.name}, which has one part"
+    if validation is None:
+        fit, validation = map(_of_whole, carve(train, VALIDATION_SHARE, seed + 1))
+    else:
+        fit = train
+    validation, test = (align(part, train.schema) for part in (validation, test))
+    if not all(len(part) for part in (fit, validation, test)):
+        raise DataError(f"{train.name} has too few images to fit a probe, to choose its penalty and to test it")
+    return Parts(fit, validation, test, origin)
+
+
+def _of_whole(part: Dataset) -> Dataset:
+    """A part of a part as a part of the whole, so that all parts are rows of one packed whole."""
+    if isinstance(part, Carved) and isinstance(part.whole, Carved):
+        return _of_whole(Carved(part.whole.whole, [part.whole.indices[index] for index in part.indices]))
+    return part
+
+
+class Reader:
+    """Pooled features B D of chosen layers of a model, for all images of a data set, batch by batch.
+
+    `pool` "auto" reads the class token if a layer has one, otherwise the mean of the patches.
+    """
+
+    def __init__(
+        self,
+        model: Backbone,
+        *,
+        layers: Sequence[int] | None,
+        pool: Pool,
+        preprocess: Preprocess | None,
+        batch_size: int,
+    ) -> None:
+        config = model.config
+        self.model, self.indices, self.pool, self.batch_size = model, model.chosen(layers), pool, batch_size
+        if not self.indices:
+            raise ConfigError("layers is empty; leave it out to read all")
+        if pool not in ("auto", "class", "mean"):
+            raise ConfigError(f"pool is {pool!r}; it must be 'auto', 'class' or 'mean'")
+        default = model.preprocess or Preprocess(image_size=config.image_size, channels=config.channels)
+        self.preprocess = default if preprocess is None else preprocess
+        self._has_class = has_class_token(model)
+
+    def packed(self, parts: Parts) -> tuple[Packed, Packed, Packed]:
+        """All images of the parts, packed as training packs validation images, so that preprocessing is the same.
+
+        Broken images are left out; the limit is for all parts together.
+        """
+        tally = Tally(len(parts.fit) + len(parts.validation) + len(parts.test))
+        fit, validation, test = (
+            pack(part, stored_as(part, self.preprocess, cropped=False), tally=tally, whole=True) for part in parts[:3]
+        )
+        return fit, validation, test
+
+    def layers(self, packed: Packed) -> list[Layer]:
+        """The chosen layers, as one image shows them."""
+        device = next(self.model.parameters()).device
+        every = self._intermediates(packed, packed.images[:1].to(device))
+        return [
+            Layer(
+                index,
+                f"{features.grid[0]} x {features.grid[1]}",
+                features.patches.shape[2],
+                "class token" if self._reads_class(features) else "mean of patches",
+            )
+            for index, features in zip(self.indices, every, strict=True)
+        ]
+
+    def read(self, packed: Packed, field: str) -> Iterator[tuple[list[Tensor], Tensor, slice]]:
+        """Features B D of each layer, float32, the targets B ... of a field, and which images these are."""
+        device, start = next(self.model.parameters()).device, 0
+        batches = Batches(packed, batch_size=self.batch_size, seed=0, shuffle=False, device=device)
+        for batch in batches.epoch(0):
+            vectors = [self._pooled(features) for features in self._intermediates(packed, batch.images)]
+            yield vectors, batch.targets[field], slice(start, start + len(batch.images))
+            start += len(batch.images)
+
+    def _intermediates(self, packed: Packed, images: Tensor) -> list[Features]:
+        dtype = next(self.model.parameters()).dtype
+        return self.model.intermediates(packed.prepare(self.preprocess)(images).to(dtype), self.indices)
+
+    def _reads_class(self, features: Features) -> bool:
+        has_one = self._has_class and features.prefix.shape[1] > 0
+        if self.pool == "class" and not has_one:
+            raise ConfigError("pool is 'class', but not every chosen layer has a class token; use 'mean' or 'auto'")
+        return has_one and self.pool != "mean"
+
+    def _pooled(self, features: Features) -> Tensor:
+        """B D, in float32."""
+        vectors = features.prefix[:, 0] if self._reads_class(features) else features.patches.float().mean(dim=1)
+        if not torch.isfinite(vectors).all():
+            raise InputError("the features of the model are not finite (NaN or infinite)")
+        return vectors.float()

@@ -1,0 +1,1 @@
+"""Tests of saliency maps: insertion and deletion, the pointing game, randomised weights."""

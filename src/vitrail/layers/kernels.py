@@ -1,0 +1,143 @@
+"""Operators with Triton kernels for NVIDIA GPUs. Layers call them if `suits` is true, and PyTorch's operators if not.
+
+They are registered with shapes and gradients, so that torch.compile keeps them in one graph. The modules with the
+kernels are imported on the first call: without Triton, nothing imports them.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.layers.patch import Grid
+
+MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
+LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than GELU
+WIDTHS = (16, 32, 64)  # sizes of a head
+SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
+_INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
+
+torch.library.define("vitrail::bias_gelu", "(Tensor x, Tensor bias) -> Tensor")
+torch.library.define("vitrail::bias_gelu_backward", "(Tensor grad, Tensor x, Tensor bias) -> (Tensor, Tensor)")
+_WINDOWS = "Tensor qkv, Tensor? bias, int heads, SymInt[] grid, SymInt[] size, SymInt[] shift, float scale"
+torch.library.define("vitrail::window_attention", f"({_WINDOWS}) -> Tensor")
+torch.library.define("vitrail::window_attention_backward", f"(Tensor grad, {_WINDOWS}) -> (Tensor, Tensor)")
+
+
+def suits(x: Tensor) -> bool:
+    """Whether the kernels can take the output of a linear layer for this input: 16 bits, on a GPU as measured."""
+    if not (_INSTALLED and x.is_cuda) or exporting():
+        return False
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return dtype in (torch.bfloat16, torch.float16) and _new_enough(x.device.index)
+
+
+def exporting() -> bool:
+    """Whether torch.export is running: exported programs must not need these operators."""
+    # In torch 2.11, is_exporting is also true inside torch.compile.
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def plain(linear: nn.Module) -> bool:
+    """Whether a layer is exactly nn.Linear, without hooks: its weight and bias can be used without calling it."""
+    return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _new_enough(device: int) -> bool:
+    return torch.cuda.get_device_capability(device) >= MEASURED
+
+
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """Exact GELU of x + bias: ... H and H -> ... H."""
+    return torch.ops.vitrail.bias_gelu(x, bias)
+
+
+def window_attention(
+    qkv: Tensor, bias: Tensor | None, *, num_heads: int, grid: Grid, size: Grid, shift: Grid, scale: float
+) -> Tensor:
+    """Softmax attention within windows; their size divides the grid: B N 3Ad and A w w -> B N Ad.
+
+    In shifted windows, patches from opposite edges of the grid do not attend to each other.
+    """
+    return torch.ops.vitrail.window_attention(qkv, bias, num_heads, grid, size, shift, scale)
+
+
+@torch.library.impl("vitrail::bias_gelu", "CUDA")
+def _bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    from vitrail.layers import triton_gelu  # noqa: PLC0415
+
+    return triton_gelu.forward(x.contiguous(), bias)
+
+
+@torch.library.impl("vitrail::bias_gelu_backward", "CUDA")
+def _bias_gelu_backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    from vitrail.layers import triton_gelu  # noqa: PLC0415
+
+    return triton_gelu.backward(grad.contiguous(), x.contiguous(), bias)
+
+
+@torch.library.impl("vitrail::window_attention", "CUDA")
+def _window_attention(  # noqa: PLR0917
+    qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float
+) -> Tensor:
+    from vitrail.layers import triton_windows as kernels  # noqa: PLC0415
+
+    bias = None if bias is None else bias.contiguous()
+    return kernels.forward(qkv.contiguous(), bias, heads, kernels.Windows(grid, size, shift), scale)
+
+
+@torch.library.impl("vitrail::window_attention_backward", "CUDA")
+def _window_attention_backward(  # noqa: PLR0917
+    grad: Tensor, qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float
+) -> tuple[Tensor, Tensor]:
+    from vitrail.layers import triton_windows as kernels  # noqa: PLC0415
+
+    bias = None if bias is None else bias.contiguous()
+    windows = kernels.Windows(grid, size, shift)
+    return kernels.backward(grad.contiguous(), qkv.contiguous(), bias, heads, windows, scale)
+
+
+@torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]
+def _bias_gelu_shape(x: Tensor, bias: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("vitrail::bias_gelu_backward")  # type: ignore[untyped-decorator]
+def _bias_gelu_backward_shape(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(bias)
+
+
+@torch.library.register_fake("vitrail::window_attention")  # type: ignore[untyped-decorator]
+def _window_attention_shape(qkv: Tensor, *_: Any) -> Tensor:
+    return qkv.new_empty(qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3)
+
+
+@torch.library.register_fake("vitrail::window_attention_backward")  # type: ignore[untyped-decorator]
+def _window_attention_backward_shape(grad: Tensor, qkv: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    shape = (0,) if bias is None else bias.shape
+    return qkv.new_empty(qkv.shape), qkv.new_empty(shape, dtype=torch.float32)
+
+
+def _keep_gelu(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gelu_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.ops.vitrail.bias_gelu_backward(grad, *ctx.saved_tensors)
+
+
+def _keep_windows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    qkv, bias, *ctx.options = inputs
+    ctx.save_for_backward(qkv, bias)
+
+
+def _windows_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    qkv, bias = ctx.saved_tensors
+    grad_qkv, grad_bias = torch.ops.vitrail.window_attention_backward(grad, qkv, bias, *ctx.options)
+    return grad_qkv, None if bias is None else grad_bias.to(bias.dtype), None, None, None, None, None
+
+
+torch.library.register_autograd("vitrail::bias_gelu", _gelu_gradient, setup_context=_keep_gelu)
+torch.library.register_autograd("vitrail::window_attention", _windows_gradient, setup_context=_keep_windows)

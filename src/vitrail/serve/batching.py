@@ -1,0 +1,191 @@
+"""Dynamic batching over requests, and a limiter that admits no more work than can be done in time."""
+
+import asyncio
+import contextlib
+import functools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vitrail.serve.config import ServeConfig
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.model import ServedModel
+
+_SMOOTHING = 0.2  # weight of the newest batch in the moving average of the rate
+
+
+class Overloaded(Exception):
+    """A limit is reached: which one, and after how many seconds to try again."""
+
+    def __init__(self, reason: str, retry_after: float) -> None:
+        super().__init__(reason)
+        self.reason, self.retry_after = reason, max(1, math.ceil(retry_after))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """The outputs of one image, with timings."""
+
+    outputs: Mapping[str, Tensor]  # 1 ... each
+    batch: int  # images in its batch
+    queued: float  # seconds
+    computing: float
+
+
+@dataclass(eq=False)
+class _Item:
+    image: Tensor  # C H W uint8
+    served: ServedModel
+    future: "asyncio.Future[Computed]"
+    since: float = field(default_factory=time.monotonic)
+
+
+class Reservation:
+    """The images and bytes that one request occupies; released when it is answered."""
+
+    def __init__(self, limiter: "Limiter") -> None:
+        self._limiter, self.images, self.bytes = limiter, 0, 0
+
+    def add_images(self, count: int) -> None:
+        """Reserves room for images, or raises Overloaded."""
+        self._limiter.check(count)
+        self.images += count
+        self._limiter.images += count
+
+    def add_bytes(self, count: int) -> None:
+        """Reserves memory for a part of the body, or raises Overloaded."""
+        if self._limiter.bytes + count > self._limiter.config.max_memory:
+            raise Overloaded("memory", 1)
+        self.bytes += count
+        self._limiter.bytes += count
+
+
+class Limiter:
+    """Counts the images and bytes in progress. Used from the event loop's thread only."""
+
+    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
+        self.config, self.metrics = config, metrics
+        self.images = self.bytes = 0
+        self.rate = 0.0  # images per second, once known
+
+    @property
+    def delay(self) -> float:
+        """How long a new image would wait in the queue, in seconds; 0 while no rate is known."""
+        return self.images / self.rate if self.rate else 0.0
+
+    def check(self, count: int) -> None:
+        """Raises Overloaded when so many more images would be too many, or would wait too long."""
+        if self.images and self.images + count > self.config.max_waiting:
+            raise Overloaded("full", self.delay)
+        if self.delay > self.config.max_delay:
+            raise Overloaded("slow", self.delay - self.config.max_delay)
+
+    @contextlib.contextmanager
+    def admit(self) -> Iterator[Reservation]:
+        """Room for a request with one image, or Overloaded at once."""
+        reservation = Reservation(self)
+        reservation.add_images(1)
+        self.metrics.set("waiting_images", self.images)
+        try:
+            yield reservation
+        finally:
+            self.images -= reservation.images
+            self.bytes -= reservation.bytes
+            self.metrics.set("waiting_images", self.images)
+
+
+class Batcher:
+    """A thread that takes up to `max_batch` queued images for one model and computes them together.
+
+    It waits at most `batch_wait`, and only for images that are admitted and not decoded yet: a single request is
+    computed at once, and while one batch is computed the next one fills up.
+    """
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter, self._config, self._metrics = limiter, limiter.config, limiter.metrics
+        self._queue: deque[_Item] = deque()
+        self._wake, self._closed = threading.Condition(), False
+        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self._thread.start()
+
+    async def compute(self, image: Tensor, served: ServedModel) -> Computed:
+        """The outputs of a uint8 image C H W that is resized and cropped to the size of the model."""
+        future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
+        with self._wake:
+            self._queue.append(_Item(image, served, future))
+            self._wake.notify()
+        return await future
+
+    def close(self) -> None:
+        """Computes what is queued, then stops the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._collect():
+            start = time.monotonic()
+            loop = batch[0].future.get_loop()
+            try:
+                outputs = batch[0].served.engine.outputs(torch.stack([item.image for item in batch]))  # B C H W
+            except Exception as error:  # the thread must survive any error of an engine; the requests receive it
+                deliver = functools.partial(_fail, batch, error)
+            else:
+                deliver = functools.partial(self._deliver, batch, outputs, start, time.monotonic())
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this
+                loop.call_soon_threadsafe(deliver)
+            del batch, deliver
+
+    def _collect(self) -> list[_Item]:
+        """The next images, all for the same model; empty only when the batcher is closed."""
+        with self._wake:
+            while True:
+                while not self._queue and not self._closed:
+                    self._wake.wait()
+                if not self._queue:
+                    return []
+                until = self._queue[0].since + self._config.batch_wait
+                while self._expects_more() and (left := until - time.monotonic()) > 0:
+                    self._wake.wait(left)
+                if batch := self._take():
+                    return batch
+
+    def _expects_more(self) -> bool:
+        return not self._closed and len(self._queue) < min(self._config.max_batch, self._limiter.images)
+
+    def _take(self) -> list[_Item]:
+        batch: list[_Item] = []
+        while self._queue and len(batch) < self._config.max_batch:
+            if self._queue[0].future.cancelled():  # its request was cancelled
+                self._queue.popleft()
+            elif batch and self._queue[0].served is not batch[0].served:
+                break
+            else:
+                batch.append(self._queue.popleft())
+        return batch
+
+    def _deliver(self, batch: list[_Item], outputs: Mapping[str, Tensor], start: float, end: float) -> None:
+        rate = len(batch) / max(end - start, 1e-6)
+        self._limiter.rate = rate + (1 - _SMOOTHING) * (self._limiter.rate - rate) if self._limiter.rate else rate
+        self._metrics.add("images_total", amount=len(batch))
+        self._metrics.observe("batch_size", len(batch))
+        self._metrics.observe("compute_seconds", end - start)
+        for index, item in enumerate(batch):
+            self._metrics.observe("queue_seconds", start - item.since)
+            if not item.future.done():
+                own = {name: values[index : index + 1] for name, values in outputs.items()}
+                timing = {"queued": start - item.since, "computing": end - start}
+                item.future.set_result(Computed(outputs=own, batch=len(batch), **timing))
+
+
+def _fail(batch: list[_Item], error: Exception) -> None:
+    for item in batch:
+        if not item.future.done():
+            item.future.set_exception(error)

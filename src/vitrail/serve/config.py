@@ -1,0 +1,60 @@
+"""Settings of the service: address, batching and limits."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Range
+from vitrail.errors import ConfigError
+from vitrail.serve.hosts import Host
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MIN_KEY_LENGTH = 16
+BACKLOG = 512  # connections that wait to be accepted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(Config):
+    """Limits apply to each worker; times are in seconds.
+
+    A batch waits at most `batch_wait` for images that are still being decoded. A request that would wait in the queue
+    for longer than `max_delay` gets 503 at once; one that takes longer than `timeout` in total is cancelled.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Range(0, 65535)] = 8080  # 0: any free port
+    workers: Count = 1
+    max_batch: Count = 32
+    batch_wait: NotNegative = 0.005
+    max_delay: Positive = 2.0
+    max_waiting: Count = 256  # images that are being received, decoded, queued or computed
+    max_explaining: CountFromZero = 4  # explanations that run or wait
+    max_bytes: Count = 16 << 20  # per request
+    max_memory: Count = 256 << 20  # bytes of all requests together
+    max_files: Count = 64  # per request
+    max_pixels: Count = 25_000_000  # per image
+    max_connections: Count = 512
+    timeout: Positive = 15.0
+    drain: NotNegative = 0.5  # how long to accept connections after SIGTERM, while /readyz answers 503
+    url_hosts: tuple[str, ...] = ()  # hosts that images may be fetched from, as `Host.parse` reads them
+    api_key: str | None = None
+    certificate: str | None = None  # PEM files, for https
+    private_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the hosts, that TLS has both of its files, and that the API key is long enough."""
+        super().__post_init__()
+        for host in self.url_hosts:
+            Host.parse(host)
+        if (self.certificate is None) != (self.private_key is None):
+            raise ConfigError("https needs a certificate and a private key; only one of them is given")
+        if self.api_key is not None and len(self.api_key) < MIN_KEY_LENGTH:
+            raise ConfigError(
+                f"the API key has {len(self.api_key)} characters; it must have {MIN_KEY_LENGTH} or more. To make one: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
+            )
+
+    @property
+    def address(self) -> str:
+        """The URL of the page."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate else 'http'}://{host}:{self.port}"

@@ -1,0 +1,148 @@
+"""/predict: receives or fetches images, decodes and computes them, within the limits of the service."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from torch import Tensor
+
+from vitrail.errors import BrokenImage
+from vitrail.serve.batching import Batcher, Computed, Limiter, Reservation
+from vitrail.serve.config import ServeConfig
+from vitrail.serve.fetch import TIME_SHARE, allowed_url, fetch, is_json
+from vitrail.serve.model import ServedModel
+from vitrail.serve.overlay import data_url, display_crop, png
+from vitrail.serve.request import Request
+from vitrail.serve.upload import File, decode_file, parse_files
+
+if TYPE_CHECKING:
+    from vitrail.tasks.answer import Answer
+
+TOP = 5
+_BAR = ("label", "text", "share", "chosen", "low", "high")
+T = TypeVar("T")
+
+
+class Decoded(NamedTuple):
+    """What the model gets of an image, and the same part at display size where it will be shown."""
+
+    fitted: Tensor  # uint8 C *image_size
+    shown: Tensor | None  # uint8 C h w
+
+
+class Predictor:
+    """Answers /predict; /explain uses its steps."""
+
+    def __init__(self, limiter: Limiter, batcher: Batcher, decoders: ThreadPoolExecutor) -> None:
+        self.limiter, self.config, self.metrics = limiter, limiter.config, limiter.metrics
+        self._batcher, self._decoders = batcher, decoders
+
+    async def predict(self, request: Request, served: ServedModel) -> Response:
+        """The answer for every image."""
+        start = time.monotonic()
+        top = whole_number(request, "top", default=TOP, low=1)
+        display = request.parameter("display") is not None
+        with self.limiter.admit() as reservation:
+            files = await self.receive(request, reservation)
+            if len(files) > 1:
+                reservation.add_images(len(files) - 1)
+            each = [self._predict_file(file, served, top=top, display=display) for file in files]
+            results = await request.while_connected(_gather(each))
+        computed = [result for result in results if "error" not in result]
+        if not computed:
+            raise HTTPException(422, results[0]["error"] if len(results) == 1 else "none of the files is a valid image")
+        request.notes |= {"images": len(computed), "bytes": sum(len(file.data) for file in files)}
+        request.notes["batch"] = computed[0]["batch"]
+        return JSONResponse({"predictions": results, "generation": served.generation, "milliseconds": since(start)})
+
+    async def receive(self, request: Request, reservation: Reservation) -> list[File]:
+        """The files of a request: uploaded, or fetched from the URL in its body."""
+        until = asyncio.get_running_loop().time() + TIME_SHARE * self.config.timeout
+        body, content_type = await request.read(reservation, self.config), request.headers.get("content-type", "")
+        self.metrics.add("received_bytes_total", amount=len(body))
+        if not is_json(content_type):
+            return parse_files(body, content_type, self.config)
+        url = allowed_url(body, self.config)
+        file = await request.while_connected(fetch(url, reservation, self.config, until=until))
+        self.metrics.add("fetched_bytes_total", amount=len(file.data))
+        return [file]
+
+    async def decode(self, file: File, served: ServedModel, *, show: bool = False) -> Decoded:
+        """Decodes a file, and resizes and crops it to the size of the model, in a thread."""
+        try:
+            return await self.in_thread(_decode, file, served, self.config, show)
+        except BrokenImage as error:
+            self.metrics.add("broken_images_total")
+            raise HTTPException(422, str(error)) from None
+
+    async def compute(self, decoded: Decoded, served: ServedModel) -> Computed:
+        """The outputs of an image."""
+        return await self._batcher.compute(decoded.fitted, served)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Runs work beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, functools.partial(work, *arguments))
+
+    async def _predict_file(self, file: File, served: ServedModel, *, top: int, display: bool) -> dict[str, Any]:
+        try:
+            decoded = await self.decode(file, served)
+        except HTTPException as error:
+            return {"name": file.name, "error": error.detail}
+        computed = await self.compute(decoded, served)
+        answer = answer_of(computed, served, top=top)
+        result = {"name": file.name} | answer.to_json() | {"batch": computed.batch}
+        result["milliseconds"] = {
+            "queued": round(1000 * computed.queued, 2),
+            "computing": round(1000 * computed.computing, 2),
+        }
+        return result | ({"display": await self.in_thread(_displayed, answer, decoded.fitted)} if display else {})
+
+
+def answer_of(computed: Computed, served: ServedModel, *, top: int) -> "Answer":
+    """What the task says of one image."""
+    (answer,) = served.engine.task.decode(dict(computed.outputs), top=top)
+    return answer
+
+
+def whole_number(request: Request, name: str, *, default: int, low: int) -> int:
+    """A whole number of the query."""
+    text = request.parameter(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= low):
+        raise HTTPException(400, f"{name}={text[:80]!r} is not valid: must be a whole number, {low} or more")
+    return int(text)
+
+
+def since(start: float) -> float:
+    """Milliseconds."""
+    return round(1000 * (time.monotonic() - start), 2)
+
+
+async def _gather(each: list[Any]) -> list[dict[str, Any]]:
+    return await asyncio.gather(*each)
+
+
+def _decode(file: File, served: ServedModel, config: ServeConfig, show: bool) -> Decoded:
+    image, preprocess = decode_file(file, config)[None], served.engine.preprocess  # 1 C H W
+    try:
+        fitted, _ = preprocess.fit(image)
+        shown = display_crop(image, preprocess) if show else None
+    except RuntimeError as error:  # a side of no pixels, or a shape that cannot be resized
+        raise BrokenImage(f"{file.name} cannot be resized: {str(error).splitlines()[0]}") from error
+    return Decoded(fitted[0].contiguous(), shown)
+
+
+def _displayed(answer: "Answer", image: Tensor) -> dict[str, Any]:
+    """What the page shows: one line, bars, and the image with the answer drawn on it, if it can be drawn."""
+    drawing = answer.draw(image)
+    return {
+        "text": answer.text(),
+        "bars": [{name: getattr(bar, name) for name in _BAR} for bar in answer.bars()],
+        "drawing": None if drawing is None else data_url(png(drawing)),
+    }

@@ -1,0 +1,82 @@
+"""The answer of a task for one image: for a terminal, JSON, a table, a page and a picture."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from vitrail.data.preprocess import Preprocess
+
+
+class Bar(NamedTuple):
+    """One line of an answer on a page; `share` is the length of its bar, 0 to 1, None for no bar."""
+
+    label: str
+    text: str
+    share: float | None = None
+    chosen: bool = False
+    low: float | None = None  # the ends of an interval, as shares like `share`
+    high: float | None = None
+
+
+class Answer(ABC):
+    """The answer of a task for one image."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as `Task.answer_schema` describes it."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """One line for a terminal."""
+
+    @abstractmethod
+    def row(self) -> dict[str, Any]:
+        """The row of a table, by the names of `Task.columns`."""
+
+    @abstractmethod
+    def bars(self) -> list[Bar]:
+        """The lines of a page, the most important first."""
+
+    def draw(self, image: Tensor) -> Tensor | None:
+        """The image, uint8 C H W, with the answer drawn on it; None where it has no position in the image."""
+        return None
+
+
+class Prediction(NamedTuple):
+    """The answer for one image, or the reason why there is none."""
+
+    path: str
+    answer: Answer | None = None
+    error: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.path}: {self.error if self.answer is None else self.answer.text()})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"path": self.path, **({} if self.answer is None else self.answer.to_json()), "error": self.error}
+
+
+class Example(NamedTuple):
+    """An image that was evaluated: what is true of it, what was said, and how wrong that is (0: right)."""
+
+    image: Tensor  # uint8 C H W
+    name: str
+    truth: str
+    answer: Answer
+    error: float
+
+
+class Examples(NamedTuple):
+    """Images for a report: those that are most wrong, the first ones, and what makes a model's input of them."""
+
+    worst: Sequence[Example] = ()
+    first: Sequence[Example] = ()
+    preprocess: Preprocess | None = None
+
+
+NO_EXAMPLES = Examples()

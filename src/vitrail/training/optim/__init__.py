@@ -1,0 +1,1 @@
+"""Optimisers, their schedule, and the moving average of weights."""

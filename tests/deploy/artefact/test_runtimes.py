@@ -1,0 +1,16 @@
+import importlib
+
+import pytest
+
+from vitrail.deploy.artefact.runtimes import needs
+from vitrail.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "packages"), [("onnxruntime", "onnxruntime onnx onnxscript"), ("openvino", "openvino")]
+)
+def test_a_missing_library_says_what_to_install(name, packages, monkeypatch):
+    monkeypatch.setattr(importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    with pytest.raises(ConfigError, match=f"pip install {packages}") as caught:
+        needs(name)
+    assert "vitrail[" not in str(caught.value)

@@ -1,0 +1,79 @@
+"""Images are found in folders, tars and tables, and predicted under their names."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vitrail.deploy.artefact.engine import TorchEngine
+from vitrail.deploy.bulk.image_files import find_images, predict_images
+from vitrail.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three images, one of them broken, as files, in a tar, and in a table."""
+    path = tmp_path_factory.mktemp("images")
+    for name, grey in (("a.png", 20), ("b.png", 220)):
+        Image.new("L", (9, 7), grey).save(path / name)
+    (path / "c.png").write_bytes(b"no image")
+    with tarfile.open(path / "all.tar", "w") as tar:
+        for name in ("b.png", "c.png", "a.png"):
+            tar.add(path / name, arcname=f"inside/{name}")
+    (path / "list.csv").write_text("number,Path\n1,b.png\n2,a.png\n3,missing.png\n")
+    (path / "list.tsv").write_text("path\tnumber\na.png\t1\n")
+    return path
+
+
+def names(*paths: Path) -> list[str]:
+    return [image.name for image in find_images(paths)]
+
+
+def test_every_kind_of_source(folder):
+    def here(*files):
+        return [str(folder / file) for file in files]
+
+    assert names(folder) == here("a.png", "b.png", "c.png")
+    assert names(folder / "all.tar") == here("all.tar/inside/b.png", "all.tar/inside/c.png", "all.tar/inside/a.png")
+    assert names(folder / "list.csv") == here("b.png", "a.png", "missing.png")
+    assert names(folder / "list.tsv", folder / "gone.png") == here("a.png", "gone.png")
+
+
+def test_answers_do_not_depend_on_where_an_image_is(folder, model):
+    engine = TorchEngine(model)
+    files = {Path(found.path).name: found for found in predict_images(engine, find_images([folder]), batch=2)}
+    assert "cannot be decoded" in files["c.png"].error
+    assert files["a.png"].answer != files["b.png"].answer
+    assert [
+        len(found.answer.candidates) for found in predict_images(engine, find_images([folder / "a.png"]), top=2)
+    ] == [2]
+    for found in predict_images(engine, find_images([folder / "all.tar"])):
+        same = files[Path(found.path).name]
+        assert (found.answer is None) == (same.answer is None)
+        if same.answer is not None:
+            for ours, theirs in zip(found.answer.candidates, same.answer.candidates, strict=True):
+                assert ours.label == theirs.label
+                assert ours.probability == pytest.approx(theirs.probability, abs=1e-5)
+    found = list(predict_images(engine, find_images([folder / "list.csv"])))
+    assert [one.error is None for one in found] == [True, True, False]
+    assert "No such file" in found[2].error
+
+
+def test_bad_paths_are_refused(folder, model, tmp_path):
+    (tmp_path / "odd.tar").write_bytes(b"x" * 600)
+    with pytest.raises(DataError, match=r"odd\.tar"):
+        names(tmp_path / "odd.tar")
+    (tmp_path / "odd.csv").write_text("name,age\nx,3\n")
+    with pytest.raises(DataError, match="column"):
+        names(tmp_path / "odd.csv")
+    (tmp_path / "odd.csv").write_text("path,age\n,3\n")
+    with pytest.raises(DataError, match="line 2"):
+        names(tmp_path / "odd.csv")
+    with pytest.raises(ConfigError, match="top"):
+        list(predict_images(TorchEngine(model), find_images([folder]), top=0))
+
+
+def test_a_regression_predicts_numbers(folder, numbers):
+    (found,) = predict_images(TorchEngine(numbers), find_images([folder / "a.png"]))
+    assert list(found.answer.row()) == list(numbers.task.columns)

@@ -1,0 +1,173 @@
+"""Operators with kernels: shapes and gradients, compiled and not, in the layers; when layers do not use them."""
+
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitrail.layers import kernels
+from vitrail.layers.attention import Site, SoftmaxConfig, WindowConfig
+from vitrail.layers.attention.window import WindowAttention, Windows
+from vitrail.layers.lora import LoRALinear
+from vitrail.layers.mlp import GeluMLPConfig
+from vitrail.layers.norm import LayerNormConfig
+
+GRID, DIM = (4, 6), 32
+
+
+def gelu(x, bias):
+    return F.gelu(x + bias)
+
+
+def attention(qkv, bias, heads, grid, size, shift, scale):
+    """The same as the kernel, with the operators of the layer."""
+    windows = Windows(tuple(grid), tuple(size), tuple(shift), "masked")
+    q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in windows.cut(qkv).chunk(3, dim=-1))
+    count = size[0] * size[1]
+    bias = qkv.new_zeros(heads, count, count) if bias is None else bias
+    layer = types.SimpleNamespace(relative=lambda _: bias, scale=scale)
+    return windows.joined(WindowAttention._within(layer, q, k, v, windows, 0)).contiguous()
+
+
+def gradients(function, grad, inputs, options=()):
+    with torch.enable_grad():
+        leaves = [None if one is None else one.detach().requires_grad_() for one in inputs]
+        result = function(*leaves, *options)
+    found = torch.autograd.grad(result, [leaf for leaf in leaves if leaf is not None], grad)
+    return found if len(found) == 2 else (*found, grad.new_empty(0))
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """The operators, computed on the CPU; `suits` is true for all tensors."""
+    calls = []
+
+    def counted(name, function):
+        def run(*arguments):
+            calls.append(name)
+            return function(*arguments)
+
+        return run
+
+    with torch.library._scoped_library("vitrail", "IMPL") as library:
+        backward = {
+            "bias_gelu": gelu,
+            "bias_gelu_backward": lambda grad, x, bias: gradients(gelu, grad, (x, bias)),
+            "window_attention": attention,
+            "window_attention_backward": lambda grad, qkv, bias, *options: gradients(
+                attention, grad, (qkv, bias), options
+            ),
+        }
+        for name, function in backward.items():
+            library.impl(name, counted(name, function), "CPU")
+        monkeypatch.setattr(kernels, "suits", lambda _: True)
+        monkeypatch.setattr(kernels, "LARGE", 0)
+        yield calls
+
+
+def window_layer(**options):
+    torch.manual_seed(0)
+    return WindowConfig(size=(2, 3), **options).build(Site(DIM, 2, GRID, block=1))
+
+
+def softmax_layer(**options):
+    torch.manual_seed(0)
+    return SoftmaxConfig(**options).build(Site(DIM, 2, GRID))
+
+
+def mlp_layer(dropout=0.0, **options):
+    torch.manual_seed(0)
+    return GeluMLPConfig(**options).build(DIM, norm=LayerNormConfig(), dropout=dropout)
+
+
+def trained(layer, *, compiled=False):
+    """The output and the gradient of every parameter."""
+    torch.manual_seed(1)
+    tokens = torch.randn(2, GRID[0] * GRID[1], DIM)
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+    out = run(tokens, GRID)
+    layer.zero_grad()
+    out.square().sum().backward()
+    return [out.detach(), *(parameter.grad for parameter in layer.parameters())]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("build", [window_layer, softmax_layer, mlp_layer])
+def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, compiled):
+    found = trained(build(), compiled=compiled)
+    assert len(on_cpu) == 2  # forward and backward
+    torch._dynamo.reset()
+    monkeypatch.setattr(kernels, "suits", lambda _: False)
+    for one, expected in zip(found, trained(build()), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: window_layer(cosine=True),
+        lambda: mlp_layer(activation="gelu_tanh"),
+        lambda: mlp_layer(dropout=0.5),
+        lambda: softmax_layer(dropout=0.5),
+        lambda: softmax_layer(qk_norm=True),
+        lambda: softmax_layer(fused=False),
+    ],
+    ids=["cosine", "tanh", "dropout", "attention dropout", "qk_norm", "explicit"],
+)
+def test_a_layer_that_the_kernel_does_not_fit_does_not_call_it(on_cpu, build):
+    build().train()(torch.randn(1, GRID[0] * GRID[1], DIM), GRID)
+    assert on_cpu == []
+
+
+def test_padded_windows_and_prefix_tokens_do_not_use_the_kernel(on_cpu):
+    layer = window_layer()
+    layer(torch.randn(1, 35, DIM), (5, 7))
+    layer(torch.randn(1, 1 + GRID[0] * GRID[1], DIM), GRID)
+    assert on_cpu == []
+
+
+def test_linear_layers_with_hooks_or_lora_are_called(on_cpu):
+    layer, seen = mlp_layer(), []
+    hook = layer.fc1.register_forward_hook(lambda *_: seen.append("fc1"))
+    tokens = torch.randn(1, 24, DIM)
+    layer(tokens, GRID)
+    assert (seen, on_cpu) == (["fc1"], [])
+    hook.remove()
+    layer.fc1 = LoRALinear(layer.fc1, rank=2, alpha=2.0)
+    layer(tokens, GRID)
+    assert on_cpu == []
+
+
+def test_small_inputs_use_the_plain_gelu(on_cpu, monkeypatch):
+    monkeypatch.setattr(kernels, "LARGE", 1 << 22)
+    mlp_layer()(torch.randn(1, 24, DIM), GRID)
+    assert on_cpu == []
+
+
+def test_cpu_tensors_do_not_suit():
+    assert not kernels.suits(torch.randn(2, dtype=torch.bfloat16))
+
+
+def test_exported_programs_have_plain_operators_only(monkeypatch):
+    monkeypatch.setattr(kernels, "suits", lambda _: not kernels.exporting())
+    layer = window_layer()
+    program = torch.export.export(layer, (torch.randn(1, 24, DIM), GRID), strict=False)
+    assert "vitrail" not in str(program.graph)
+    assert not kernels.exporting()
+    compiled = torch.compile(lambda x: x + kernels.exporting(), backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(1)).item() == 0.0
+
+
+def test_shapes_are_known_without_a_kernel():
+    x, bias = torch.empty(2, 3, 8, device="meta"), torch.empty(8, device="meta")
+    assert torch.ops.vitrail.bias_gelu(x, bias).shape == (2, 3, 8)
+    qkv = torch.empty(2, 24, 96, device="meta")
+    options = {"num_heads": 2, "grid": GRID, "size": (2, 3), "shift": (0, 0), "scale": 1.0}
+    assert kernels.window_attention(qkv, None, **options).shape == (2, 24, 32)
+
+
+def test_plain_linear_layers():
+    assert kernels.plain(nn.Linear(2, 2))
+    assert not kernels.plain(nn.Identity())

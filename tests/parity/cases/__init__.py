@@ -1,0 +1,1 @@
+"""The cases of parity, one file a family."""

@@ -1,0 +1,115 @@
+"""Runs, checkpoints and names opened as trained models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.registered import tiny
+from support.run_folder import TINY, run_folder
+from support.small_data import Made, photos
+
+import vitrail
+from vitrail.data.targets import ClassTarget, NumbersTarget
+from vitrail.errors import CheckpointError, ConfigError, DataError, Notice, ResampledNotice
+from vitrail.runs.record import Result
+from vitrail.runs.trained import as_task, open_model
+
+BLACK = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+
+
+def test_a_run_brings_its_task_preprocessing_and_state(tmp_path: Path) -> None:
+    result = Result(metrics={"ap": 0.5, "test_ap": 0.25}, state={"thresholds": [0.3, 0.6]})
+    run_folder(tmp_path, result, multi_label=True, source="pets/")
+    trained = open_model(tmp_path)
+    assert trained.task.schema["labels"].classes == ("cat", "dog")
+    assert trained.task.state()["thresholds"] == pytest.approx([0.3, 0.6])
+    torch.testing.assert_close(trained.preprocess(BLACK)[0, :, 0, 0], torch.tensor([-0.2, -0.4, -0.6]))
+    assert (trained.preprocess_known, trained.record is None, trained.result) == (True, False, result)
+    assert "trained on pets/, test ap 0.2500" in trained.about
+    assert repr(trained) == f"TrainedModel({trained.about})"
+    assert not trained.task.training
+
+
+def test_a_plain_checkpoint_classifies_by_numbers_with_the_usual_preprocessing(tmp_path: Path) -> None:
+    vitrail.save(vitrail.create("vit32_small", **TINY), tmp_path)
+    trained = open_model(tmp_path)
+    assert trained.task.schema["label"].classes == ("0", "1")
+    assert trained.backbone.labels is None
+    assert not trained.preprocess_known
+    torch.testing.assert_close(trained.preprocess(BLACK + 255), torch.ones(1, 3, 32, 32))
+
+
+def test_preprocessing_is_what_the_files_beside_the_weights_tell(tmp_path: Path) -> None:
+    vitrail.save(tiny(), tmp_path)
+    told = {"image_mean": [0.2] * 3, "image_std": [0.5] * 3, "size": {"height": 24, "width": 16}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+    trained = open_model(tmp_path)
+    assert trained.preprocess_known
+    grey = torch.full((1, 3, 24, 16), 51, dtype=torch.uint8)  # a fifth of the way from black to white
+    torch.testing.assert_close(trained.preprocess(grey), torch.zeros(1, 3, 24, 16))
+
+
+def test_a_name_gives_the_same_random_weights_and_leaves_the_generator_alone() -> None:
+    state = torch.random.get_rng_state()
+    with pytest.warns(Notice, match="random"):
+        first, again = (open_model("levit_128s").backbone.state_dict() for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(again[name], values) for name, values in first.items())
+
+
+def test_another_size(tmp_path: Path) -> None:
+    vitrail.save(tiny(), tmp_path / "model")
+    with pytest.warns(ResampledNotice):
+        opened = open_model(tmp_path / "model", image_size=(48, 32))
+    assert opened.preprocess(torch.zeros(1, 3, 9, 9, dtype=torch.uint8)).shape == (1, 3, 48, 32)
+    with pytest.warns(Notice, match="random"):
+        assert open_model("vit32_small", image_size=64).preprocess.image_size == (64, 64)
+
+
+def test_a_model_without_a_head_gives_no_answers(tmp_path: Path) -> None:
+    vitrail.save(tiny(num_classes=0), tmp_path)
+    trained = open_model(tmp_path)
+    assert trained.head is None
+    assert "M parameters" in trained.about
+    with pytest.raises(ConfigError, match="fine-tune"):
+        trained.predict(BLACK[0])
+    with pytest.raises(ConfigError, match="head"):
+        as_task(tiny(num_classes=0))
+
+
+def test_outputs_are_those_of_the_task_in_evaluation_mode(tmp_path: Path) -> None:
+    trained = open_model(run_folder(tmp_path))
+    trained.task.train()
+    found = trained.outputs(BLACK)["logits"]
+    assert trained.task.training
+    trained.task.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(found, trained.backbone(trained.preprocess(BLACK)))
+
+
+def test_any_kind_of_image_has_the_same_answer(tmp_path: Path) -> None:
+    trained = open_model(run_folder(tmp_path))
+    image = torch.randint(0, 256, (3, 40, 50), dtype=torch.uint8)
+    array = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+    first, second = trained.predict([image, array])
+    assert first.answer == second.answer
+    assert [found.answer for found in trained.predict(image[None].expand(3, -1, -1, -1))] == [first.answer] * 3
+
+
+def test_evaluation_matches_classes_by_name(tmp_path: Path) -> None:
+    trained = open_model(run_folder(tmp_path))
+    pets = photos(20)
+    data = Made(pets.array, pets.targets, {"label": ClassTarget(classes=("dog", "cat"))})
+    said = torch.tensor([trained.predict(image)[0].answer.candidates[0].label == "dog" for image in pets.array])
+    accuracy = (said == (pets.targets["label"] == 0)).float().mean().item()
+    assert trained.evaluate(data).metrics["accuracy"] == pytest.approx(accuracy)
+    numbers = Made(pets.array, {"numbers": torch.rand(20, 1)}, {"numbers": NumbersTarget(names=("age",))})
+    with pytest.raises(DataError, match="classes"):
+        trained.evaluate(numbers)
+
+
+def test_a_misspelt_name(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="packaged"):
+        open_model("packged")

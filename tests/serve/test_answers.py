@@ -1,0 +1,64 @@
+"""The answers of the library's own tasks, as the service gives them and describes them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+from support.small_service import FakeEngine, Halves, app, ask, picture, post
+from torch import Tensor
+
+from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Target
+from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.regress import RegressConfig
+from vitrail.tasks.task import TaskConfig
+
+NAMES = ("one", "two", "three")
+CASES: list[tuple[str, TaskConfig, Target]] = [
+    ("logits", ClassifyConfig(), ClassTarget(classes=NAMES)),
+    ("logits", ClassifyConfig(), LabelsTarget(classes=NAMES)),
+    ("numbers", RegressConfig(), NumbersTarget(names=NAMES)),
+]
+
+
+class Fixed(FakeEngine):
+    """The same outputs for every image."""
+
+    output: str
+
+    def of_means(self, means: Tensor) -> dict[str, Tensor]:
+        return {self.output: torch.tensor([[0.5, 2.0, -1.0]]).repeat(len(means), 1)}
+
+
+@pytest.mark.parametrize(("output", "config", "target"), CASES, ids=["class", "labels", "numbers"])
+def test_answers_and_explanations_of_a_task(output: str, config: TaskConfig, target: Target) -> None:
+    engine = Fixed(config.build(None, {target.field: target}))
+    engine.output = output
+    of = app(engine, explainer=Halves())
+    (found,) = post(of, "/predict?display=1", picture(), content_type="image/png").data["predictions"]
+    described = asyncio.run(ask(of, "/openapi.json")).data["components"]["schemas"]["Answer"]
+    check(found, described)
+    bars = found["display"]["bars"]
+    assert {bar["label"] for bar in bars} == set(NAMES)
+    for bar in bars:
+        assert 0 <= bar["share"] <= 1
+        assert bar["low"] is None or 0 <= bar["low"] <= bar["high"] <= 1
+    explained = post(of, "/explain?target=three", picture(), content_type="image/png").data
+    check(explained, described)
+    assert explained["target"] == {"index": 2, "name": "three"}
+    assert post(of, "/explain", picture(), content_type="image/png").status == 200
+
+
+def check(data: Any, schema: dict[str, Any]) -> None:
+    """A small part of JSON schema: required keys, types of values, items of lists."""
+    kinds = {"object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "boolean": bool}
+    kinds["null"] = type(None)
+    allowed = schema.get("type", list(kinds))
+    assert any(isinstance(data, kinds[kind]) for kind in ([allowed] if isinstance(allowed, str) else allowed))
+    for name in schema.get("required", ()):
+        assert name in data
+    for name, inner in schema.get("properties", {}).items():
+        if name in data:
+            check(data[name], inner)
+    for item in data if "items" in schema else ():
+        check(item, schema["items"])

@@ -1,0 +1,120 @@
+"""Batches over requests, and what happens when there is too much to do."""
+
+import asyncio
+
+import pytest
+from support.small_service import Brightness, Halves, Held, Reply, app, ask, picture, post, until
+
+from vitrail.serve.app import App
+
+PNG = {"content_type": "image/png"}
+
+
+def gather(of: App, count: int, **headers: str) -> list[Reply]:
+    async def all_at_once() -> list[Reply]:
+        each = (ask(of, "/predict", method="POST", body=picture(), **PNG, **headers) for _ in range(count))
+        return list(await asyncio.gather(*each))
+
+    return asyncio.run(all_at_once())
+
+
+def test_requests_are_computed_together() -> None:
+    engine = Held()
+    of = app(engine, max_batch=8, batch_wait=0.0)
+    engine.hold()
+
+    async def story() -> list[Reply]:
+        each = [asyncio.create_task(ask(of, "/predict", method="POST", body=picture(), **PNG)) for _ in range(20)]
+        await until(engine.entered.is_set)
+        await until(lambda: len(of.batcher._queue) >= 12)  # all but the first batch, of 8 at most
+        await until(lambda: of.metrics.total("waiting_images") == 20)
+        engine.go.set()
+        return await asyncio.gather(*each)
+
+    replies = asyncio.run(story())
+    assert [reply.status for reply in replies] == [200] * 20
+    assert sum(engine.batches) == 20
+    assert engine.batches[1] == 8
+    assert {reply.data["predictions"][0]["batch"] for reply in replies} == set(engine.batches)
+
+
+def test_a_lone_picture_does_not_wait_for_company() -> None:
+    lone = app(batch_wait=60.0, timeout=10.0)  # one that waited would be told that it took too long
+    assert post(lone, "/predict", picture(), **PNG).status == 200
+
+
+@pytest.mark.parametrize("path", ["/predict", "/explain"])
+def test_nothing_is_computed_for_a_client_that_has_left(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    engine, halves, leaves = Held(), Halves(), asyncio.Event()
+    of = app(engine, explainer=halves)
+    engine.hold()
+
+    async def story() -> Reply:
+        stays = asyncio.create_task(ask(of, path, method="POST", body=picture(), **PNG))
+        await until(engine.entered.is_set)
+        goes = asyncio.create_task(ask(of, path, method="POST", body=picture(), leaves=leaves, **PNG))
+        await until(lambda: len(of.batcher._queue) == 1)
+        leaves.set()
+        assert await goes is None
+        assert of.limiter.images == 1
+        engine.go.set()
+        return await stays
+
+    assert asyncio.run(story()).status == 200
+    assert post(of, path, picture(), **PNG).status == 200
+    assert engine.batches == [1, 1]
+    assert len(halves.asked) == (2 if path == "/explain" else 0)
+    assert (of.metrics.total("abandoned_total"), of.metrics.total("images_total")) == (1, 2)
+    assert "the client disconnected" in capsys.readouterr().err
+
+
+def test_a_full_queue_answers_503_at_once_and_recovers() -> None:
+    of = app(Brightness(seconds=0.02), max_waiting=3, max_batch=1)
+    replies = gather(of, 12)
+    refused = [reply for reply in replies if reply.status == 503]
+    assert len(refused) == 9
+    assert all(int(reply.headers["retry-after"]) >= 1 for reply in refused)
+    assert "full" in refused[0].data["error"]
+    assert (of.limiter.images, of.limiter.bytes) == (0, 0)
+    assert of.metrics.total("refused_total", "full") == 9
+    assert post(of, "/predict", picture(), **PNG).status == 200
+
+
+def test_a_queue_that_is_too_slow_answers_503() -> None:
+    of = app(max_batch=1, max_delay=0.25)
+    assert post(of, "/predict", picture(), **PNG).status == 200
+    assert of.limiter.rate > 0
+    of.limiter.rate = 10.0  # pictures a second
+    replies = gather(of, 10)
+    assert sum(reply.status == 200 for reply in replies) == 3
+    assert "longer" in next(reply for reply in replies if reply.status == 503).data["error"]
+
+
+def test_uploads_together_stay_within_memory() -> None:
+    of = app(max_memory=3000)
+
+    async def slow() -> list[Reply]:
+        each = (ask(of, "/predict", method="POST", body=bytes(2000), chunk=500, pause=0.02, **PNG) for _ in range(4))
+        return list(await asyncio.gather(*each))
+
+    statuses = sorted(reply.status for reply in asyncio.run(slow()))
+    assert statuses[-1] == 503
+    assert set(statuses) <= {422, 503}  # zeros are no picture
+    assert of.limiter.bytes == 0
+
+
+def test_time_is_limited_for_clients_and_for_the_engine() -> None:
+    slow = asyncio.run(ask(app(timeout=0.1), "/predict", method="POST", body=bytes(900), chunk=1, pause=0.05, **PNG))
+    assert (slow.status, "0.1 s" in slow.data["error"]) == (408, True)
+    late = post(app(Brightness(seconds=0.3), timeout=0.1), "/predict", picture(), **PNG)
+    assert (late.status, late.headers["retry-after"]) == (503, "1")
+
+
+def test_an_engine_that_fails_fails_one_batch_only(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Brightness()
+    of = app(engine)
+    engine.outputs = lambda images: 1 / 0  # type: ignore[assignment]
+    assert post(of, "/predict", picture(), **PNG).status == 500
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    del engine.outputs
+    assert post(of, "/predict", picture(), **PNG).status == 200

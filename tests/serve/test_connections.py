@@ -1,0 +1,108 @@
+"""Limits on connections: their number, slow heads, and clients that disconnect."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sized
+
+import uvicorn
+from support.small_service import Held, app, picture, until
+
+from vitrail.serve.app import App
+from vitrail.serve.config import ServeConfig
+from vitrail.serve.connections import limited_protocol
+from vitrail.serve.supervisor import listen
+
+Address = tuple[str, int]
+
+
+@contextlib.asynccontextmanager
+async def listening(of: App, config: ServeConfig, head_seconds: float) -> AsyncIterator[tuple[Address, Sized]]:
+    """An app behind the protocol, in this loop; its host and port, and the connections that it has."""
+    settings = uvicorn.Config(of, http=limited_protocol(config, head_seconds), lifespan="off", log_config=None)
+    server, listener = uvicorn.Server(settings), listen(ServeConfig(port=0))
+    running = asyncio.create_task(server._serve(sockets=[listener]))
+    try:
+        yield listener.getsockname(), server.server_state.connections
+    finally:
+        server.should_exit = True
+        await running
+
+
+def request(path: str, body: bytes = b"") -> bytes:
+    head = f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\nconnection: close"
+    return f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def answered(address: Address, path: str = "/healthz", body: bytes = b"") -> bytes:
+    """All that comes back to a request on a connection of its own."""
+    reader, writer = await asyncio.open_connection(*address)
+    with contextlib.closing(writer):
+        writer.write(request(path, body))
+        return await reader.read()
+
+
+def test_too_many_connections() -> None:
+    async def story() -> None:
+        async with (
+            asyncio.timeout(60),
+            listening(app(), ServeConfig(max_connections=2), 60.0) as (address, connections),
+        ):
+            silent = [await asyncio.open_connection(*address) for _ in range(2)]
+            reader, third = await asyncio.open_connection(*address)
+            third.write(request("/predict", bytes(1 << 20)))  # it is heard out, so that the answer is not lost
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1")
+            for writer in (third, *(writer for _, writer in silent)):
+                writer.close()
+            await until(lambda: not connections)
+            assert (await answered(address)).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(story())
+
+
+def test_an_idle_connection_makes_room() -> None:
+    async def story() -> None:
+        async with asyncio.timeout(60), listening(app(), ServeConfig(max_connections=1), 60.0) as (address, _):
+            reader, idle = await asyncio.open_connection(*address)
+            idle.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert (await answered(address)).startswith(b"HTTP/1.1 200")
+            await reader.read()  # to its end
+            idle.close()
+
+    asyncio.run(story())
+
+
+def test_slow_heads() -> None:
+    async def story() -> None:
+        async with asyncio.timeout(60), listening(app(), ServeConfig(), 0.1) as (address, _):
+            (slow, writer), (silent, other) = [await asyncio.open_connection(*address) for _ in range(2)]
+            while not slow.at_eof() and slow.exception() is None:  # a byte at a time, and never an end
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+            assert await silent.read() == b""  # one that says nothing at all
+            writer.close()
+            other.close()
+
+    asyncio.run(story())
+
+
+def test_a_closed_connection_takes_its_work_with_it() -> None:
+    engine = Held()
+    of = app(engine)
+    engine.hold()
+
+    async def story() -> None:
+        async with asyncio.timeout(60), listening(of, ServeConfig(), 60.0) as (address, _):
+            stays = asyncio.create_task(answered(address, "/predict", picture()))
+            await until(engine.entered.is_set)
+            _, leaving = await asyncio.open_connection(*address)
+            leaving.write(request("/predict", picture()))
+            await until(lambda: len(of.batcher._queue) == 1)
+            leaving.close()
+            await until(lambda: of.metrics.total("abandoned_total") == 1)
+            engine.go.set()
+            assert (await stays).startswith(b"HTTP/1.1 200")
+            assert (await answered(address, "/predict", picture())).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(story())
+    assert engine.batches == [1, 1]

@@ -1,0 +1,1 @@
+"""What tests share: small models, data, runs and services; a browser; processes that end."""

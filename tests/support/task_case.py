@@ -1,0 +1,86 @@
+"""A run of every registered task, small enough for a test: what is added to the library arrives here by itself."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.task_data import MAKERS, UNLABELLED
+from vitrail.errors import Unsupported
+from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.tasks.task import Task, TaskConfig
+from vitrail.training.config import TrainConfig  # noqa: F401  (registers all tasks)
+from vitrail.training.run import Run, train
+
+TINY = {
+    "model": "vit32_small", "image_size": 32, "batch_size": 16, "device": "cpu",
+    "options": {"dim": 32, "depth": 2, "num_heads": 2, "dropout": 0.0}, "schedule": {"warmup_epochs": 0.5},
+    "optimiser": {"lr": 3e-3}, "val": 0.25,
+}  # fmt: skip
+PLAN = {name: value for name, value in TINY.items() if name not in ("device", "val", "model")}
+CASES = [(kind, target) for kind, config in TaskConfig.kinds.items() for target in config.target_kinds or (UNLABELLED,)]
+
+
+def base_of(kind: str) -> str | None:
+    """The task that a kind is the same as, but for its teacher."""
+    return next((name for name, config in TaskConfig.kinds.items() if config.student == kind), None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, data for it, and its run of two epochs."""
+
+    kind: str
+    target: str
+    data: Path
+    run: Run
+    teacher: Path | None
+
+    @cached_property
+    def opened(self) -> TrainedModel:
+        return open_model(self.run.folder)
+
+    @property
+    def task(self) -> Task:
+        return self.opened.task
+
+    @cached_property
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return self.opened.outputs(self.images)
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(0)
+        return torch.randint(0, 256, (6, 3, 32, 32), generator=draw, dtype=torch.uint8)
+
+    @cached_property
+    def files(self) -> list[Path]:
+        folder = self.data if self.data.is_dir() else self.data.parent
+        return sorted(folder.rglob("*.png"))[:4]
+
+    @cached_property
+    def answers(self) -> bool:
+        """Whether the task gives answers."""
+        try:
+            self.task.decode(self.outputs)
+        except Unsupported:
+            return False
+        return True
+
+    def needs_answers(self) -> None:
+        if not self.answers:
+            pytest.skip(f"task {self.kind!r} gives no answers")
+
+
+def make_case(kind: str, target: str, folder: Path) -> Case:
+    """Data on disk and a run of two epochs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_CACHE", str(folder / "cache"))
+        data = MAKERS[target](folder)
+        teacher = None
+        if (base := base_of(kind)) is not None:
+            teacher = train(data, task=base, folder=folder / "teacher", epochs=1, silent=True, **TINY).folder
+        run = train(data, task=kind, teacher=teacher, folder=folder / "run", epochs=2, silent=True, **TINY)
+    return Case(kind, target, data, run, teacher)

@@ -1,0 +1,78 @@
+"""Small data on disk for every kind of target: what a task is trained on in its contract suite.
+
+A new kind of target needs one maker here; every task that learns from it is then tested with it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+COUNT = 96
+UNLABELLED = "none"  # for tasks that read no labels
+
+
+def _picture(chance: np.random.Generator, x: float, y: float, level: float) -> Image.Image:
+    """A soft blob at x, y (0 to 1) of some brightness on a noisy background, 32 x 32 in colour."""
+    rows, columns = np.mgrid[0:32, 0:32] / 31
+    blob = level * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 0.02)  # H W
+    pixels = np.clip(blob[..., None] + chance.normal(20, 4, (32, 32, 3)), 0, 255)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def blobs(folder: Path, count: int, *, seed: int = 0) -> list[tuple[str, float, float]]:
+    """Writes pictures of blobs; the path, position and brightness of each."""
+    chance = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number in range(count):
+        x, y, level = chance.uniform(0.15, 0.85), chance.uniform(0.3, 0.7), chance.uniform(60, 230)
+        _picture(chance, x, y, level).save(folder / f"{number:04d}.png")
+        rows.append((f"{folder.name}/{number:04d}.png", x, level))
+    return rows
+
+
+def class_folders(folder: Path) -> Path:
+    """Blobs on the left and on the right, a folder for each class."""
+    chance = np.random.default_rng(0)
+    for number in range(COUNT):
+        side = number % 2
+        place = folder / "data" / ("left", "right")[side]
+        place.mkdir(parents=True, exist_ok=True)
+        _picture(chance, 0.25 + 0.5 * side, 0.5, 200).save(place / f"{number}.png")
+    return folder / "data"
+
+
+def labels_table(folder: Path) -> Path:
+    """A table of blobs with any of two labels, or none."""
+    rows = blobs(folder / "images", COUNT)
+    cells = [
+        "|".join(name for name, has in (("right", x > 0.5), ("light", level > 145)) if has) for _, x, level in rows
+    ]
+    text = "".join(f"{path},{cell}\n" for (path, _, _), cell in zip(rows, cells, strict=True))
+    table = folder / "table.csv"
+    table.write_text(f"path,labels\n{text}")
+    return table
+
+
+def numbers_table(folder: Path, *, count: int = COUNT, seed: int = 0, name: str = "table.csv") -> Path:
+    """A table of blobs with their position and brightness."""
+    rows = blobs(folder / Path(name).stem, count, seed=seed)
+    table = folder / name
+    table.write_text("path,x,level\n" + "".join(f"{path},{x:.5f},{level:.3f}\n" for path, x, level in rows))
+    return table
+
+
+def flat_folder(folder: Path) -> Path:
+    """Blobs without labels."""
+    blobs(folder / "images", COUNT)
+    return folder / "images"
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "class": class_folders,
+    "labels": labels_table,
+    "numbers": numbers_table,
+    UNLABELLED: flat_folder,
+}

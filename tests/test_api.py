@@ -1,0 +1,77 @@
+"""The public functions: each takes a path or a trained model and returns something with a short repr."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from vitrail.packaged import samples
+from vitrail.report import Report
+
+NAMES = "create load save convert list_models describe train open evaluate predict explain export bench serve doctor"
+
+
+@pytest.fixture(scope="module")
+def packaged() -> vitrail.TrainedModel:
+    return vitrail.open()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for name, path in list(samples().items())[:2]:
+        (folder / name).mkdir()
+        for number in range(2):
+            Image.open(path).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_every_public_name_is_callable_and_has_a_docstring(name: str) -> None:
+    function = getattr(vitrail, name)
+    assert callable(function)
+    assert function.__doc__
+    assert name in vitrail.__all__
+
+
+def test_predict_takes_paths_pictures_arrays_and_tensors(packaged: vitrail.TrainedModel) -> None:
+    path = samples()["cat"]
+    picture = Image.open(path).convert("RGB")
+    array = np.asarray(picture)
+    inputs = [path, picture, array, torch.from_numpy(array.copy()).permute(2, 0, 1)]
+    answers = [vitrail.predict(packaged, one, top=1)[0].answer for one in inputs]
+    assert {answer.text() for answer in answers} == {answers[0].text()}
+    assert answers[0].to_json()["answers"][0]["label"] == "cat"
+    (by_name,) = vitrail.predict("packaged", path, top=1)
+    assert "cat" in repr(by_name)
+
+
+def test_evaluate_gives_metrics_and_a_report(packaged: vitrail.TrainedModel, photos: Path) -> None:
+    found = vitrail.evaluate(packaged, photos)
+    assert found.metrics["images"] == 4
+    assert isinstance(found.report(), Report)
+    assert len(repr(found)) < 200
+
+
+def test_explain_is_a_function_and_a_package(packaged: vitrail.TrainedModel, tmp_path: Path) -> None:
+    gallery = vitrail.explain(packaged, samples()["cat"], methods=["gradient"], out=tmp_path / "cat.html")
+    assert (tmp_path / "cat.html").is_file()
+    assert len(repr(gallery)) < 200
+    assert callable(vitrail.explain.capture)
+
+
+def test_export_opens_again(packaged: vitrail.TrainedModel, photos: Path, tmp_path: Path) -> None:
+    shipped = vitrail.export(packaged, tmp_path / "dist", to=["torch"], images=str(photos), certify={"rounds": 1})
+    assert "model.pt2" in repr(shipped)
+    engine = vitrail.open(tmp_path / "dist" / "model.pt2")
+    (answer,) = vitrail.predict(engine, samples()["cat"], top=1)
+    assert answer.answer.to_json()["answers"][0]["label"] == "cat"
+
+
+def test_doctor_is_titled_after_what_was_named(photos: Path) -> None:
+    report = vitrail.doctor(photos)
+    assert report.title == f"Audit of {photos}"
+    assert len(repr(report)) < 250
