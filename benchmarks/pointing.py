@@ -41,7 +41,7 @@ RECIPE: dict[str, Any] = {
     "optimiser": {"lr": 2e-3, "weight_decay": 0.05},
     "schedule": {"warmup_epochs": 1, "final": 0.01},
     "augment": {"crop": "resized", "scale": (0.6, 1.0), "colour": 0.2},
-    "label_smoothing": 0.1,
+    "task": {"label_smoothing": 0.1},
     "ema": 0.99,
     "precision": "float32",
     "eval_every": 2,

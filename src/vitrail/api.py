@@ -1,9 +1,11 @@
 """The public functions that open, evaluate, explain, export and serve models; each a thin entry to one tool."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.errors import BrokenImage, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
@@ -41,11 +43,17 @@ def predict(model: "Model | Engine", inputs: "Input | Iterable[Input]", *, top: 
     return answer(open(model) if isinstance(model, str | Path) else model, inputs, top=top)
 
 
-def evaluate(model: "Model | Engine", data: "str | Path | Dataset", *, batch_size: int = 256) -> "Evaluation":
+def evaluate(
+    model: "Model | Engine", data: "str | Path | Dataset", *, label: str | None = None, batch_size: int = 256
+) -> "Evaluation":
     """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it."""
     from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
-    return evaluate_on(open(model) if isinstance(model, str | Path) else model, data, batch_size=batch_size)
+    opened = open(model) if isinstance(model, str | Path) else model
+    found = evaluate_on(opened, data, label=label, batch_size=batch_size)
+    if found.note is not None:
+        warnings.warn(found.note, Notice, stacklevel=2)
+    return found
 
 
 def explain(
@@ -68,6 +76,10 @@ def explain(
 
     trained = _trained(model)
     read = read_pictures(list(image_files(pictures)), trained.preprocess)
+    for reason in read.broken.values():
+        warnings.warn(f"left out: {reason}", Notice, stacklevel=2)
+    if not read.pictures:
+        raise BrokenImage(next(iter(read.broken.values()), "there are no pictures to explain"))
     views = list(
         picture_views(
             trained.task, trained.preprocess, read.pictures, model=trained.source, methods=methods, target=target
@@ -164,5 +176,26 @@ def doctor(data: str | Path, *, label: str | None = None, **options: Any) -> "Re
     return examine(data, wanted=Wanted(columns), **options)
 
 
+def open_weights(
+    source: str | Path, *, device: str | None = None, image_size: int | tuple[int, int] | None = None
+) -> TrainedModel:
+    """A run or checkpoint with its layers, on a device; Unsupported for an exported model, which has none.
+
+    A Notice says which model is the packaged one, and which preprocessing is assumed where no file tells it.
+    """
+    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
+
+    if is_artefact(source):
+        raise Unsupported(f"{source} is an exported model without layers; use the run or checkpoint it was made from")
+    model = open_model(source, image_size=image_size).to(choose_device(device))
+    if source == PACKAGED:
+        warnings.warn(f"the model is {model.about}", Notice, stacklevel=2)
+    elif not model.preprocess_known:
+        text = f"no file beside {source} tells how images were preprocessed; assumed: {model.preprocess}"
+        warnings.warn(text, Notice, stacklevel=2)
+    return model
+
+
 def _trained(model: Model) -> TrainedModel:
-    return model if isinstance(model, TrainedModel) else open_model(model)
+    return model if isinstance(model, TrainedModel) else open_weights(model)

@@ -5,39 +5,41 @@ import torch
 from vitrail.report import Line
 from vitrail.report.images import data_uri
 from vitrail.tasks.answer import Answer, Bar, Example
-from vitrail.tasks.gallery import brief, caption, example_gallery
+from vitrail.tasks.classify.class_answer import ClassAnswer
+from vitrail.tasks.gallery import caption, example_gallery
 
 
 class Said(Answer):
     """An answer of given bars."""
 
-    def __init__(self, *bars: Bar, kind: str = "classes", drawn=None) -> None:
-        self._bars, self.kind, self._drawn = list(bars), kind, drawn
+    def __init__(self, words: str = "", *, decides: bool = True, drawn=None) -> None:
+        self._words, self.decides, self._drawn = words, decides, drawn
 
     def to_json(self):
         return {}
 
     def text(self):
-        return ""
+        return self._words
 
     def row(self):
         return {}
 
     def bars(self):
-        return self._bars
+        return [Bar(self._words, "")]
 
     def draw(self, image):
         return self._drawn
 
 
 IMAGE = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
-DOG = Said(Bar("dog", "97 %", 0.97, chosen=True), Bar("cat", "3 %", 0.03))
+DOG = Said("dog 97 %")
 
 
-def test_an_answer_in_a_few_words():
-    assert brief(DOG) == "dog 97 %"
-    assert brief(Said(Bar("dog", "3 %"))) == "none"
-    assert brief(Said(Bar("age", "50.1"), Bar("height", "180"), kind="numbers")) == "age 50.1, height 180"
+def test_an_answer_is_its_text_unless_it_says_less():
+    assert DOG.brief() == "dog 97 %"
+    answer = ClassAnswer.of(["cat", "dog"], [0.03, 0.97], [False, True], top=2)
+    assert answer.brief() == "dog 97.0 %"
+    assert ClassAnswer.of(["cat", "dog"], [0.03, 0.2], [False, False], top=2, exclusive=False).brief() == "none"
 
 
 def test_captions_say_what_is_wrong():
@@ -47,7 +49,7 @@ def test_captions_say_what_is_wrong():
         Line("a.png", "soft"),
     )
     assert caption(Example(IMAGE, "a.png", "dog", DOG, 0.0)) == (Line("dog 97 %", "good"), Line("a.png", "soft"))
-    number = Said(Bar("age", "50.1"), kind="numbers")
+    number = Said("age 50.1", decides=False)
     assert caption(Example(IMAGE, "a.png", "61", number, 2.0))[:2] == (Line("age 50.1", "good"), Line("truth: 61"))
 
 

@@ -268,7 +268,7 @@ def test_folders_are_named_after_the_data_and_the_model(tmp_path: Path, monkeypa
         ("/data/emoji/train", "/data/emoji", "emoji"),
         ("/data/emoji/Training/", "/data/emoji/Training/", "emoji"),
         ("/data/emoji/train.csv", "/data/emoji/train.csv", "emoji"),
-        ("/data/emoji/labels.csv", "/data/emoji/labels.csv", "labels.csv"),
+        ("/data/emoji/labels.csv", "/data/emoji/labels.csv", "labels"),
         ("/data/my emoji/train", "/data/my emoji", "my-emoji"),
         ("/data/trains", "/data/trains", "trains"),
         ("/data/faces (train)", "/data/faces", "faces"),

@@ -145,13 +145,14 @@ def _judging(verbs: Any) -> None:
     )
     verb.add_argument("data", help="images with labels, as for train; their test part where there is one")
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
     _output_options(verb)
 
     verb = _verb(verbs, "predict", learning.predict, "predict for image files, folders and tables of them")
     verb.usage = (
-        "vitrail predict [-h] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [--ray WORKERS] "
+        "vitrail predict [-h] [--image-size SIZE] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [--ray WORKERS] "
         "[RUN] PATH [PATH ...]"
     )
     verb.add_argument(
@@ -159,6 +160,7 @@ def _judging(verbs: Any) -> None:
         help="image files and folders; before them a run's folder, any checkpoint or an exported model; by default "
         "the packaged model",
     )  # fmt: skip
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--top", type=int, default=5, help="how many candidates to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")

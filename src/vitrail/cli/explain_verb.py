@@ -4,12 +4,11 @@ import argparse
 import contextlib
 import shlex
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import busy, image_size, layer_numbers, show_report
-from vitrail.errors import BrokenImage, ConfigError, DataError, Notice, Unsupported
+from vitrail.errors import BrokenImage, ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from vitrail.explain.page.gallery import View
     from vitrail.explain.progress import Progress
-    from vitrail.runs.trained import Size, TrainedModel
+    from vitrail.runs.trained import TrainedModel
 
 MAX_PICTURES = 16  # on a page
 BATCH = 32  # images at a time for statistics
@@ -97,22 +96,9 @@ def explain(options: argparse.Namespace) -> None:
 
 
 def _opened(source: str, options: argparse.Namespace) -> "TrainedModel":
-    return open_layers(source, options.device, image_size=options.image_size)
+    from vitrail.api import open_weights  # noqa: PLC0415
 
-
-def open_layers(source: str, device: str | None, *, image_size: "Size | None" = None) -> "TrainedModel":
-    """A model whose layers can be read, on its device; an exported model has none."""
-    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
-    from vitrail.hardware import device as choose_device  # noqa: PLC0415
-    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.runs.trained import open_model  # noqa: PLC0415
-
-    if is_artefact(source):
-        raise Unsupported(f"{source} is an exported model without layers; use the run or checkpoint it was made from")
-    trained = open_model(source, image_size=image_size).to(choose_device(device))
-    if source == PACKAGED:
-        warnings.warn(f"the model is {trained.about}", Notice, stacklevel=1)
-    return trained
+    return open_weights(source, device=options.device, image_size=options.image_size)
 
 
 def _views(source: str, trained: "TrainedModel", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:

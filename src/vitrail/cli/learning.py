@@ -13,7 +13,6 @@ from vitrail.errors import ConfigError, DataError, Notice, nearest
 from vitrail.suggest import suggest_path
 
 if TYPE_CHECKING:
-    from vitrail.data.sources.table import Wanted
     from vitrail.runs.predict import Predictor
     from vitrail.training.run import Run
 
@@ -25,13 +24,15 @@ def train(options: argparse.Namespace) -> None:
     from vitrail.training.run import train as start  # noqa: PLC0415
 
     if options.resume is not None:
+        from vitrail.runs.record import is_run  # noqa: PLC0415
+
         others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.folder}
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
         others |= {"--task": options.task, "--label": options.label}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume continues a run as it was started: leave out {', '.join(given)}")
         if not options.resume.exists():
-            hint = suggest_path(options.resume, fits=lambda place: (place / "run.json").is_file())
+            hint = suggest_path(options.resume, fits=is_run)
             raise ConfigError(f"{options.resume} does not exist; {hint or '--resume takes the folder of a run'}")
         where = {"device": options.device, "shard": options.shard}
         _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
@@ -110,61 +111,22 @@ def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluates a run, a checkpoint or an exported model on data."""
-    from vitrail.data.dataset import Subset  # noqa: PLC0415
-    from vitrail.data.feeds.choice import make_feed, open_images  # noqa: PLC0415
-    from vitrail.data.feeds.pack_size import stored_as  # noqa: PLC0415
-    from vitrail.data.sources.opening import open_whole  # noqa: PLC0415
-    from vitrail.report import Text  # noqa: PLC0415
-    from vitrail.runs.evaluate import evaluate_model  # noqa: PLC0415
-    from vitrail.runs.leakage import trained_on  # noqa: PLC0415
+    from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
-    model = _opened(options.run, options.device)
-    with busy(f"reading {options.data}"):
-        data = open_whole(options.data, schema=model.task.schema, wanted=_wanted(options))
-        images = open_images(data, stored_as(data, model.preprocess, cropped=False))  # as in training: the same score
-    where = getattr(model, "device", "cpu")
-    feed = make_feed(images, batch_size=options.batch_size, seed=0, shuffle=False, device=where)
-    with busy(f"evaluating {len(images):,} images"):
-        report = evaluate_model(model, feed, names=data.key).report()
-    if (note := trained_on(options.run, options.data, Subset(data, images.ids.tolist()))) is not None:
-        warnings.warn(note, Notice, stacklevel=1)
-        report = replace(report, sections=(Text("Not held out", note), *report.sections))
-    show_report(report, options)
+    model = _opened(options.run, options.device, options.image_size)
+    with busy(f"evaluating {options.run} on {options.data}"):
+        found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size)
+    if found.note is not None:
+        warnings.warn(found.note, Notice, stacklevel=1)
+    show_report(found.report(), options)
 
 
-def _opened(source: str, device: str | None) -> "Predictor":
+def _opened(source: str, device: str | None, image_size: Any = None) -> "Predictor":
     """A run or checkpoint on its device, or an exported model."""
+    from vitrail.api import open_weights  # noqa: PLC0415
     from vitrail.deploy.artefact.opening import is_artefact, open_engine  # noqa: PLC0415
-    from vitrail.hardware import device as choose_device  # noqa: PLC0415
-    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.runs.trained import open_model  # noqa: PLC0415
 
-    if is_artefact(source):
-        return open_engine(source)
-    model = open_model(source).to(choose_device(device))
-    if source == PACKAGED:
-        warnings.warn(f"the model is {model.about}", Notice, stacklevel=1)
-    elif not model.preprocess_known:
-        warnings.warn(
-            f"no file beside {source} tells how images were preprocessed; assumed: {model.preprocess}",
-            Notice,
-            stacklevel=1,
-        )
-    return model
-
-
-def _wanted(options: argparse.Namespace) -> "Wanted":
-    """The columns of a table that hold the target: those named, else those that the run was trained on."""
-    from vitrail.data.sources.table import SUFFIXES, Wanted  # noqa: PLC0415
-    from vitrail.runs.paths import checkpoint_path  # noqa: PLC0415
-    from vitrail.runs.record import Record, is_run  # noqa: PLC0415
-
-    if options.label is not None:
-        return Wanted(tuple(name.strip() for name in options.label.split(",")))
-    path = checkpoint_path(options.run)
-    if is_run(path) and str(options.data).lower().endswith(SUFFIXES):
-        return Record.read(path).wanted
-    return Wanted()
+    return open_engine(source) if is_artefact(source) else open_weights(source, device=device, image_size=image_size)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -184,7 +146,7 @@ def predict(options: argparse.Namespace) -> None:
 
         shipping.into_table(open_engine(source, device=device(options.device)), options, paths)
         return
-    model = _opened(source, options.device)
+    model = _opened(source, options.device, options.image_size)
     results = []
     for result in shipping.answers(model, paths, top=options.top):
         results.append(result)

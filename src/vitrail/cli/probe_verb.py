@@ -4,7 +4,6 @@ import argparse
 import warnings
 from pathlib import Path
 
-from vitrail.cli.explain_verb import open_layers
 from vitrail.cli.options import busy, layer_numbers, show_report
 from vitrail.errors import Notice
 
@@ -13,6 +12,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     verb.add_argument("run", help="a run folder, a checkpoint, `packaged`, or the name of a model")
     verb.add_argument("data", help="images with labels, as for train; labels need not be those of the model")
+    verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument(
         "--layers", metavar="NUMBERS", type=layer_numbers, help="blocks to read, e.g. 0,5,-1 (default: all)"
     )
@@ -30,16 +30,17 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def probe(options: argparse.Namespace) -> None:
     """Probes every layer of a model on data."""
+    from vitrail.api import open_weights  # noqa: PLC0415
     from vitrail.data.sources.opening import find  # noqa: PLC0415
     from vitrail.explain.probes.probe import probe as probe_layers  # noqa: PLC0415
     from vitrail.runs.leakage import trained_on  # noqa: PLC0415
-    from vitrail.runs.paths import is_name  # noqa: PLC0415
+    from vitrail.runs.record import wanted_columns  # noqa: PLC0415
 
-    trained = open_layers(options.run, options.device)
+    trained = open_weights(options.run, device=options.device)
     with busy(f"reading {options.data}"):
-        data = find(options.data)
+        data = find(options.data, wanted=wanted_columns(trained.record, options.data, options.label))
     images = next(part for part in (data.test, data.val, data.train) if part is not None)
-    if not is_name(options.run) and (note := trained_on(options.run, options.data, images)) is not None:
+    if trained.record is not None and (note := trained_on(options.run, options.data, images)) is not None:
         warnings.warn(note, Notice, stacklevel=1)
     with busy("probing"):
         report = probe_layers(

@@ -41,6 +41,11 @@ class Dataset(ABC):
     def fingerprint(self) -> str:
         """Changes if the images or targets may have changed: names, sizes and dates of files, or a checksum."""
 
+    @property
+    def image_fingerprint(self) -> str:
+        """Changes whenever the images may have: what a packed file is recognised by, whatever the targets."""
+        return self.fingerprint
+
     def key(self, index: int) -> str:
         """The name of a sample within its dataset, wherever that is stored: a relative path, or a number."""
         return str(index)
@@ -74,6 +79,11 @@ class Subset(Dataset):
     def fingerprint(self) -> str:
         """The fingerprint of the whole dataset and the indices."""
         return digest([self.whole.fingerprint, *map(str, self.indices)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """The fingerprint of the whole dataset's images and the indices."""
+        return digest([self.whole.image_fingerprint, *map(str, self.indices)])
 
     def key(self, index: int) -> str:
         """The name of a sample within the whole dataset."""
@@ -110,6 +120,11 @@ class Retargeted(Dataset):
     def fingerprint(self) -> str:
         """The fingerprint of the images and the new targets."""
         return digest([self.whole.fingerprint, target_digest(self.schema, self.targets)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """The fingerprint of the images."""
+        return self.whole.image_fingerprint
 
     def key(self, index: int) -> str:
         """The name of a sample within the whole dataset."""

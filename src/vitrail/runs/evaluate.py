@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.sources.opening import open_whole
 from vitrail.data.split import align
 from vitrail.errors import Unsupported
-from vitrail.report import Facts, Report
+from vitrail.report import Facts, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
+from vitrail.runs.leakage import trained_on
 from vitrail.runs.predict import Predictor
+from vitrail.runs.record import wanted_columns
 from vitrail.tasks.answer import Example
 from vitrail.tasks.task import Outputs, Task
 
@@ -46,6 +48,7 @@ class Evaluation:
     device: str
     name: str
     skipped: tuple[tuple[str, str], ...] = ()
+    note: str | None = None  # that the model was trained on some of the images
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -68,7 +71,8 @@ class Evaluation:
             },
             {"images per second": "si", "waiting for data": "share"},
         )
-        sections: list[Section] = [result_facts(found), *self.task.evidence(self.results), speed]
+        held = [] if self.note is None else [Text("Not held out", self.note)]
+        sections: list[Section] = [*held, result_facts(found), *self.task.evidence(self.results), speed]
         if self.skipped:
             few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
             sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))
@@ -176,14 +180,26 @@ def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], st
     return evaluate(model.task, batches, infer, names=names)
 
 
-def evaluate_on(model: Predictor, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
-    """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
-    schema = model.task.schema
-    dataset = align(data, schema) if isinstance(data, Dataset) else open_whole(data, schema=schema)
+def evaluate_on(
+    model: Predictor, data: str | Path | Dataset, *, label: str | None = None, batch_size: int = 256
+) -> Evaluation:
+    """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
+
+    `label` names the column of a table with the target, by default that of the run. `note` of the result says
+    whether the run was trained or validated on some of these images.
+    """
+    schema, record = model.task.schema, getattr(model, "record", None)
+    if isinstance(data, Dataset):
+        dataset = align(data, schema)
+    else:
+        dataset = open_whole(data, schema=schema, wanted=wanted_columns(record, data, label))
     images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
-    device = getattr(model, "device", "cpu")
-    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
-    return evaluate_model(model, batches, names=dataset.key)
+    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=getattr(model, "device", "cpu"))
+    found = evaluate_model(model, batches, names=dataset.key)
+    note = None
+    if record is not None and not isinstance(data, Dataset):
+        note = trained_on(getattr(model, "source", ""), str(data), dataset)
+    return replace(found, note=note)
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from vitrail.config import from_dict, to_dict
 from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_from_dict, schema_to_dict
 from vitrail.errors import CheckpointError, ConfigError, nearest
 from vitrail.files import write_json
-from vitrail.tasks import classify, distill, mae, regress  # noqa: F401  (they register their kinds)
-from vitrail.tasks.task import TaskConfig
+from vitrail.tasks import TaskConfig
 
 VERSION = 2
 FILE, RESULT = "run.json", "best.json"
@@ -72,6 +72,14 @@ class Record:
             return _parsed(data if version == VERSION else _upgraded(data), file)
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
+
+
+def wanted_columns(record: Record | None, data: str | Path, label: str | None = None) -> Wanted:
+    """The columns of a table that hold the target: those named, else those that a run was trained on."""
+    if label is not None:
+        return Wanted(tuple(name.strip() for name in label.split(",")))
+    table = str(data).lower().endswith(TABLES)
+    return record.wanted if record is not None and table and record.wanted.targets else Wanted()
 
 
 def is_run(folder: str | Path) -> bool:

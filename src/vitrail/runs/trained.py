@@ -128,10 +128,8 @@ def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None)
         return _random(str(source), image_size)
     path = checkpoint_path(source)
     record, result = (Record.read(path), Result.read(path)) if is_run(path) else (None, None)
-    backbone = load(path)
+    backbone = load(path, image_size=image_size)
     known = (record.preprocess if record is not None else None) or backbone.preprocess
-    if image_size is not None:
-        backbone.resize(image_size)
     size, channels = backbone.config.image_size, backbone.config.channels
     preprocess = Preprocess(image_size=size, channels=channels) if known is None else replace(known, image_size=size)
     backbone.preprocess = preprocess

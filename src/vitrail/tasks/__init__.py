@@ -4,3 +4,4 @@ from vitrail.tasks import classify as classify
 from vitrail.tasks import distill as distill
 from vitrail.tasks import mae as mae
 from vitrail.tasks import regress as regress
+from vitrail.tasks.task import TaskConfig as TaskConfig

@@ -24,6 +24,7 @@ class Answer(ABC):
     """The answer of a task for one image."""
 
     kind: ClassVar[str]
+    decides: ClassVar[bool] = False  # whether an answer is right or wrong, and not only more or less close
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -32,6 +33,10 @@ class Answer(ABC):
     @abstractmethod
     def text(self) -> str:
         """One line for a terminal."""
+
+    def brief(self) -> str:
+        """The answer alone, without candidates that were not chosen: for a caption."""
+        return self.text()
 
     @abstractmethod
     def row(self) -> dict[str, Any]:

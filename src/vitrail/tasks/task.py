@@ -89,14 +89,16 @@ class TaskConfig(Choice):
         notes: list[str] = []
         if augment.flip and not all(target.keeps("flip") for target in schema.values()):
             augment = replace(augment, flip=False)
-            notes.append("horizontal flips are off: they may falsify the target (if not: --set task.safe=flip)")
+            notes.append(f"horizontal flips are off: they may falsify the target{self._declare('flip')}")
         moves = augment.crop != "none" or augment.randaugment
         if moves and not all(target.keeps("crop") for target in schema.values()):
             augment = replace(augment, crop="none", randaugment=0)
-            notes.append(
-                "crops, shifts and RandAugment are off: they may falsify the target (if not: --set task.safe=crop)"
-            )
+            notes.append(f"crops, shifts and RandAugment are off: they may falsify the target{self._declare('crop')}")
         return schema, augment, mix, notes
+
+    def _declare(self, change: str) -> str:
+        """How to say that a change is safe, where the task has an option for it."""
+        return f" (if not: --set task.safe={change})" if hasattr(self, "safe") else ""
 
 
 class Task(nn.Module, ABC):

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from vitrail.config import Alias, Choice, Config, Count, NotNegative, Positive, Range, Rate, apply
 from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.errors import ConfigError
-from vitrail.tasks import classify, distill, mae, regress  # noqa: F401  (they register their kinds)
-from vitrail.tasks.task import TaskConfig
+from vitrail.tasks import TaskConfig
 
 C = TypeVar("C", bound=Config)
 

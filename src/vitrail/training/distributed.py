@@ -270,18 +270,18 @@ class ShardedStore(RankedStore):
         if self.world.main:
             files = {name: sums for _, part in everyone for name, sums in part.items()}
             files[".metadata"] = _sha256(new / ".metadata")
-            write_json(new / "run.json", {"header": header, "files": files})
+            write_json(new / "shards.json", {"header": header, "files": files})
             shutil.rmtree(file, ignore_errors=True)
             new.replace(file)
         self.world.wait()
 
     def _check(self, file: Path) -> Header:
         try:
-            about = json.loads((file / "run.json").read_text())
+            about = json.loads((file / "shards.json").read_text())
             mine = sorted(about["files"])[self.world.rank :: self.world.size]
             wrong = [name for name in mine if _sha256(file / name) != about["files"][name]]
         except (OSError, ValueError, KeyError) as error:
-            about, wrong = {}, [f"run.json ({error})"]
+            about, wrong = {}, [f"shards.json ({error})"]
         if found := [name for names in self.world.collect(wrong) for name in names]:
             raise CheckpointError(f"{file} is damaged: {', '.join(found[:4])}")
         return Header.from_json(about["header"])

@@ -14,7 +14,7 @@ from vitrail.tasks.grad_cam import grad_cam
 
 _ROWS = 64  # queries whose attention is in memory at once
 _STRETCHED = "stretched to the range of each picture"
-_NOT_WHY = "It shows where information was taken from, not why a class was chosen."
+_NOT_WHY = "It shows where information was taken from, not why the answer was given."
 
 
 class Light(NamedTuple):
@@ -25,10 +25,11 @@ class Light(NamedTuple):
     text: str
 
 
-def light(model: Backbone, images: Tensor) -> Light:
-    """Where a model looks in float images B C H W: by attention where all patches have it to the end, else by slopes.
+def light(model: Backbone, images: Tensor, target: Tensor | None = None) -> Light:
+    """What a model attends to in float images B C H W, or Grad-CAM where it has no attention matrix.
 
-    The model is left in the mode in which it came. Unsupported, with the reason, where nothing can be said.
+    `target` B is the output that Grad-CAM explains, the largest by default. The mode of the model is kept. Unsupported,
+    with the reason, where there is nothing to show.
     """
     learning = model.training
     model.eval()
@@ -39,7 +40,7 @@ def light(model: Backbone, images: Tensor) -> Light:
                     return _attended(model, images)
             except Unsupported:  # a mechanism without a matrix of tokens by tokens
                 pass
-        return _activated(model, images)
+        return _activated(model, images, target)
     finally:
         model.train(learning)
 
@@ -73,13 +74,13 @@ def _attended(model: ViT, images: Tensor) -> Light:
     return Light(maps, "the attention that patches receive", text)
 
 
-def _activated(model: Backbone, images: Tensor) -> Light:
-    """How much each patch speaks for the likeliest class."""
-    maps = grad_cam(model, images)
+def _activated(model: Backbone, images: Tensor, target: Tensor | None) -> Light:
+    """The positive effect of each patch on the answer."""
+    maps = grad_cam(model, images, target)
     if not maps.any():
         raise Unsupported("no patch has a positive effect on the answer, so there is no heat map to show")
     text = (
-        "How much each patch speaks for the class that the model finds likeliest: what is there, weighted by its "
-        f"effect on that class, the positive part (Grad-CAM), {_STRETCHED}."
+        "The positive effect of each patch on the answer: its features, weighted by their gradients (Grad-CAM), "
+        f"{_STRETCHED}."
     )
-    return Light(maps, "what speaks for the answer", text)
+    return Light(maps, "the effect of each patch on the answer", text)

@@ -29,6 +29,7 @@ from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.folder import SPLIT_NAMES
+from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.errors import ConfigError, TrainingError, WriteError, nearest
 from vitrail.hardware import device as choose_device
 from vitrail.models.backbone import Backbone
@@ -94,11 +95,9 @@ class Run(TrainedModel):
         found, task, record = self.evaluation, self.task, Record.read(self.folder)
         prepare = self._prepared()
         sections = list(task.evidence(found.results, Examples(found.worst, found.first, self.preprocess)))
-        if (
-            task.output_names
-            and (seen := attention_section(self.backbone, found.first, preprocess=prepare)) is not None
-        ):
-            sections.append(seen)
+        if task.output_names:
+            shown = attention_section(self.backbone, found.first, preprocess=prepare, target=self._explained)
+            sections += [] if shown is None else [shown]
         name, about = name_model(self.config.model, self.config.options, self.backbone)
         outcome = Outcome(
             title=f"{self.folder.name}: {name} on {found.name}",
@@ -119,6 +118,11 @@ class Run(TrainedModel):
             skipped=self.packs.skipped,
         )
         return write_report(outcome, self.folder / "report.html")
+
+    @torch.no_grad()
+    def _explained(self, images: Tensor) -> Tensor:
+        """The output that an explanation of prepared images shows: B."""
+        return self.task.explain_target(self.task.outputs(images), None)
 
     def _prepared(self) -> Callable[[Tensor], Tensor]:
         packed = self.packs.val if self.packs.test is None else self.packs.test
@@ -253,7 +257,8 @@ def data_name(name: str, source: str | None) -> str:
         path = path.absolute().parent
     if path.name in ("", ".."):
         path = path.resolve()
-    return path.name.replace(" ", "-") or "data"
+    name = path.stem if path.suffix.lower() in TABLES else path.name
+    return name.replace(" ", "-") or "data"
 
 
 def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:

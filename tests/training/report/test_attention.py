@@ -41,13 +41,13 @@ def test_each_example_stands_beside_its_map():
     section = attention_section(tiny(num_classes=3), examples(), preprocess=preprocess)
     assert section.kind == "gallery"
     assert [len(shot.images) for shot in section.shots] == [2, 2, 2]
-    assert section.shots[1].lines[0].text == "cat 90 %"
+    assert section.shots[1].lines[0].text == "cat"
     assert section.text
     assert attention_section(tiny(), (), preprocess=preprocess) is None
 
 
 def test_no_attention_has_a_reason(monkeypatch):
-    def refuse(model, images):
+    def refuse(model, images, target):
         raise Unsupported("no patch changes anything")
 
     monkeypatch.setattr(attention, "light", refuse)

@@ -114,7 +114,7 @@ def pack(
         assert array is not None  # noqa: S101  (only arrays need no file)
         sizes = torch.tensor(array.shape[2:], dtype=torch.int32).expand(len(array), 2)
         return _packed(dataset, _converted(array, fit, progress), sizes, fit, broken={})
-    expected = {"fingerprint": dataset.fingerprint, "fit": to_dict(fit), "count": len(dataset)}
+    expected = {"fingerprint": dataset.image_fingerprint, "fit": to_dict(fit), "count": len(dataset)}
     try:
         return _kept(dataset, path, expected, workers=workers, progress=progress, verify=verify, tally=tally)
     except OSError as error:

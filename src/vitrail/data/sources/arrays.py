@@ -82,11 +82,16 @@ class Arrays(Dataset):
     @property
     def fingerprint(self) -> str:
         """Names, sizes and dates of the files, or a checksum of an array without files; and the targets."""
+        return digest([self.image_fingerprint, target_digest(self.schema, self.targets)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """Names, sizes and dates of the files, or a checksum of an array without files."""
         if self.files:
             facts = [file_facts(path) for path in self.files]
         else:
             facts = [hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()]
-        return digest([*facts, str(self.images.shape), target_digest(self.schema, self.targets)])
+        return digest([*facts, str(self.images.shape)])
 
 
 def _channel_axis(shape: tuple[int, ...], origin: str) -> int | None:

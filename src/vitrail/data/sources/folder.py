@@ -46,8 +46,12 @@ class Files(Dataset):
     @property
     def fingerprint(self) -> str:
         """Names, sizes and dates of all files, and their targets."""
-        facts = (f"{path}:{file_facts(self.root / path)}" for path in self.paths)
-        return digest([*facts, target_digest(self.schema, self.targets)])
+        return digest([self.image_fingerprint, target_digest(self.schema, self.targets)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """Names, sizes and dates of all files."""
+        return digest(f"{path}:{file_facts(self.root / path)}" for path in self.paths)
 
     def key(self, index: int) -> str:
         """The relative path, with / on every system."""

@@ -76,7 +76,12 @@ class Shards(Dataset):
     @property
     def fingerprint(self) -> str:
         """Names, sizes and dates of the shards, and the targets."""
-        return digest([*map(file_facts, self.shards), target_digest(self.schema, self.targets)])
+        return digest([self.image_fingerprint, target_digest(self.schema, self.targets)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """Names, sizes and dates of the shards."""
+        return digest(map(file_facts, self.shards))
 
     def key(self, index: int) -> str:
         """The name of the shard and the key in it."""

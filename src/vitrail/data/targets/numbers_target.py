@@ -30,6 +30,11 @@ class NumbersTarget(Target, kind="numbers"):
     names: tuple[str, ...]
     safe: tuple[Change, ...] = ()
 
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The names of the numbers."""
+        return self.names
+
     @classmethod
     def recognise(cls, columns: Sequence[Column]) -> list[Column]:
         """A column named value, target or number; else all columns of numbers that are not only 0 and 1.

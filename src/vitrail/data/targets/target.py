@@ -55,6 +55,11 @@ class Target(Choice):
     column_names: ClassVar[tuple[str, ...]] = ()  # lower-case names of table columns that hold this kind
     stratum: ClassVar[str] = ""  # what `strata` numbers, for messages: "class"
 
+    @property
+    def number_names(self) -> tuple[str, ...]:
+        """The names of its values N K, where these are numbers that a linear probe can predict; none otherwise."""
+        return ()
+
     # Reading
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.targets import ClassTarget, NumbersTarget, Schema
+from vitrail.data.targets import ClassTarget, Schema, Target
 from vitrail.errors import DataError, Unsupported, listed
 from vitrail.report import Unit, Value
 
@@ -129,13 +129,17 @@ class NumbersOutcome(Outcome):
 
 def outcome_of(name: str, schema: Schema) -> Outcome:
     """What a probe predicts on data of a schema; an error unless that is one field of classes or numbers."""
-    fields = [(field, target) for field, target in schema.items() if isinstance(target, ClassTarget | NumbersTarget)]
+    fields = [(field, target) for field, target in schema.items() if _probed(target)]
     if len(fields) != 1:
         found = ", ".join(target.describe() for target in schema.values()) or "no labels"
         raise Unsupported(f"a probe needs one class for each image, or numbers; {name} has {found}")
     field, target = fields[0]
-    if isinstance(target, NumbersTarget):
-        return NumbersOutcome(field, target.names)
+    if not isinstance(target, ClassTarget):
+        return NumbersOutcome(field, target.number_names)
     if len(target.classes) < 2:
         raise DataError(f"{name} has one class only, {target.classes[0]!r}; a probe needs two or more")
     return ClassOutcome(field, target.classes)
+
+
+def _probed(target: Target) -> bool:
+    return isinstance(target, ClassTarget) or bool(target.number_names)

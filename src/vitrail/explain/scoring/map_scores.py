@@ -66,9 +66,10 @@ class Scoring:
             return "The maps have no scores (--scores none)."
         if self.shuffle:
             return "" if self.steps >= MAX_STEPS else f"Curves of insertion and deletion have {self.steps} steps."
+        fewer = f"curves of insertion and deletion have {self.steps} of {MAX_STEPS} steps, and "
         return (
-            f"Quick scores: curves of insertion and deletion have {self.steps} steps, and maps are not compared with "
-            f"those of shuffled weights. --scores full has {MAX_STEPS} steps and compares them."
+            f"Quick scores: {fewer if self.steps < MAX_STEPS else ''}maps are not compared with those of shuffled "
+            "weights. For all of it: --scores full."
         )
 
 

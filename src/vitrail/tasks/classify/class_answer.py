@@ -34,6 +34,7 @@ class ClassAnswer(Answer):
     """The likeliest classes, the likeliest first."""
 
     kind: ClassVar[str] = "classes"
+    decides: ClassVar[bool] = True
     candidates: tuple[Candidate, ...]
     exclusive: bool = True  # whether an image has one class, so that the first candidate is the answer
 
@@ -64,6 +65,10 @@ class ClassAnswer(Answer):
         chosen = _listed([one for one in self.candidates if one.chosen])
         others = _listed([one for one in self.candidates if not one.chosen])
         return (chosen or "no label") + (f"; not {others}" if others else "")
+
+    def brief(self) -> str:
+        """The chosen classes."""
+        return _listed([one for one in self.candidates if one.chosen]) or "none"
 
     def row(self) -> dict[str, Any]:
         """The likeliest class, those chosen joined by |, and all candidates."""

@@ -15,14 +15,19 @@ from vitrail.training.overlay import light
 
 
 def attention_section(
-    model: Backbone, examples: Sequence[Example], *, preprocess: Callable[[Tensor], Tensor]
+    model: Backbone,
+    examples: Sequence[Example],
+    *,
+    preprocess: Callable[[Tensor], Tensor],
+    target: Callable[[Tensor], Tensor] | None = None,
 ) -> Section | None:
     """Examples beside what the model looks at, or why that is unknown; None without examples."""
     if not examples:
         return None
     images = torch.stack([example.image for example in examples])  # B C H W
     try:
-        found = light(model, preprocess(images.to(next(model.parameters()).device)))
+        prepared = preprocess(images.to(next(model.parameters()).device))
+        found = light(model, prepared, None if target is None else target(prepared))
     except Unsupported as error:
         reason = str(error)
         return Text("Attention", f"{reason[:1].upper()}{reason[1:].rstrip('.')}.")
