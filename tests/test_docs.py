@@ -15,7 +15,14 @@ PAGES = [snippets.ROOT / "README.md", snippets.ROOT / "CONTRIBUTING.md", *sorted
 ADDED = Path(attention.__file__).with_name("cosine.py").exists()  # someone followed the guide to the letter
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONG = ("explain.md", "features.md", "peers.md", "regression.md", "tasks.md")  # they train or explain for 10 s or more
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES],
+    ids=[page.name for page in PAGES],
+)
 def test_a_page_shows_what_comes_out(page: Path, tmp_path: Path) -> None:
     if page.name == "CONTRIBUTING.md" and ADDED:
         pytest.skip("the example of the page has been added for real")

@@ -165,7 +165,7 @@ def test_two_processes_learn_what_one_learns(through: Ended, alone: tuple) -> No
         assert [item.suffix for item in (folder / "checkpoints").iterdir()] == [".safetensors"] * 2
     else:
         names = {item.name for item in (folder / "checkpoints" / "step-000000008").iterdir()}
-        assert {"run.json", ".metadata", "__0_0.distcp", "__1_0.distcp"} <= names
+        assert {"shards.json", ".metadata", "__0_0.distcp", "__1_0.distcp"} <= names
 
 
 def test_shards_are_trained_in_bf16_as_one_process_does(place: Path, tmp_path: Path) -> None:

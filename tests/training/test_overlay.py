@@ -68,7 +68,7 @@ def test_without_a_matrix_slopes_tell_what_speaks_for_the_answer():
     model = small(pool="mean", class_token=False, attention="linformer").eval()
     images = torch.rand(3, 3, 16, 24)
     found = light(model, images)
-    assert found.words == "what speaks for the answer"
+    assert found.words == "the effect of each patch on the answer"
     with torch.no_grad():
         features = model.features(images)
         weight = model.head.weight[model.classify(features).argmax(dim=1)]  # B D
@@ -81,7 +81,7 @@ def test_without_a_matrix_slopes_tell_what_speaks_for_the_answer():
 def test_tokens_that_were_merged_are_lit_in_their_places():
     model = small(pool="mean", class_token=False, reduce={"kind": "merge", "amount": 2})
     found = light(model, torch.rand(2, 3, 16, 24))
-    assert found.words == "what speaks for the answer"
+    assert found.words == "the effect of each patch on the answer"
     assert found.maps.shape == (2, 2, 3)
 
 

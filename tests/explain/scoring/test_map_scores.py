@@ -25,7 +25,7 @@ def test_quick_scores_have_fewer_steps_for_large_models() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     assert Scoring(steps=MAX_STEPS, shuffle=True).note == ""
-    assert "4 steps" in Scoring(steps=4, shuffle=False).note
+    assert "4 of 32 steps" in Scoring(steps=4, shuffle=False).note
     assert "shuffled" in Scoring(steps=MAX_STEPS, shuffle=False).note
     assert "none" in Scoring(steps=0, shuffle=False).note
 
