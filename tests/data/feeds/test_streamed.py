@@ -232,7 +232,8 @@ def test_memory_is_bounded_and_giving_up_ends_the_processes():
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores SIGINT
 sys.path[:0] = {tests!r}
 from support.numbered_images import Numbered
 from test_streamed import numbered
