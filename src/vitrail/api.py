@@ -79,7 +79,7 @@ def explain(
     for reason in read.broken.values():
         warnings.warn(f"left out: {reason}", Notice, stacklevel=2)
     if not read.pictures:
-        raise BrokenImage(next(iter(read.broken.values()), "there are no pictures to explain"))
+        raise BrokenImage(next(iter(read.broken.values()), "no pictures to explain; give one or more image files"))
     views = list(
         picture_views(
             trained.task, trained.preprocess, read.pictures, model=trained.source, methods=methods, target=target

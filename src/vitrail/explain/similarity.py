@@ -52,7 +52,7 @@ class Similarity:
         NaN for a layer that is the same for all images.
         """
         if not self.batches:
-            raise InputError("there are no images to compare layers on")
+            raise InputError("no images to compare layers on; call update with one or more batches")
         return self._cross / torch.outer(self._own, self._other).sqrt()
 
 

@@ -1,5 +1,6 @@
 """Distillation: a student learns from labels and from a teacher that sees the same images."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -15,6 +16,7 @@ from vitrail.data.targets import LabelsTarget, Schema
 from vitrail.errors import ConfigError, InputError
 from vitrail.models.backbone import Backbone
 from vitrail.models.distilled import Distilled
+from vitrail.tasks.classify.classifier import Classifier
 from vitrail.tasks.classify.multi_label import MultiLabel
 from vitrail.tasks.classify.one_class import Classify, ClassifyConfig
 from vitrail.tasks.task import Task, TaskConfig
@@ -114,13 +116,10 @@ class DistillConfig(ClassifyConfig, kind="distill"):
         return ClassifyConfig(label_smoothing=self.label_smoothing)
 
 
-class _Student(Task):
+class _Student(Classifier):
     """What a student of any kind of labels does."""
 
     config: DistillConfig
-    classes: tuple[str, ...]
-    field: str
-
     teacher: tuple[Teacher, ...] = ()  # in a tuple, so that state_dict, parameters, train and to do not reach it
 
     def learn_from(self, teacher: Teacher | nn.Module) -> None:
@@ -152,23 +151,15 @@ class _Student(Task):
         loss = (1 - self.config.weight) * found["loss"] + self.config.weight * teaching
         return found | {"loss": loss, "teacher": teaching.detach(), "agreement": agreement}
 
-    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The loss from labels."""
-        raise NotImplementedError
-
+    @abstractmethod
     def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
         """The loss from the teacher's logits B K, and the share of answers on which both agree."""
-        raise NotImplementedError
 
 
 class Distill(_Student, Classify):
     """A classifier that learns from a teacher as well."""
 
     config: DistillConfig
-
-    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Cross entropy."""
-        return Classify.losses(self, logits, labels)
 
     def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
         """Of one class an image."""
@@ -184,10 +175,6 @@ class DistillLabels(_Student, MultiLabel):
     """The same with several labels an image: each label counts alone."""
 
     config: DistillConfig
-
-    def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Binary cross entropy."""
-        return MultiLabel.losses(self, logits, labels)
 
     def teacher_loss(self, logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
         """Of several labels an image."""

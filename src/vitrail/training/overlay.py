@@ -78,7 +78,7 @@ def _activated(model: Backbone, images: Tensor, target: Tensor | None) -> Light:
     """The positive effect of each patch on the answer."""
     maps = grad_cam(model, images, target)
     if not maps.any():
-        raise Unsupported("no patch has a positive effect on the answer, so there is no heat map to show")
+        raise Unsupported("no heat map can be drawn: no patch has a positive effect on the answer")
     text = (
         "The positive effect of each patch on the answer: its features, weighted by their gradients (Grad-CAM), "
         f"{_STRETCHED}."

@@ -74,7 +74,7 @@ def make_feed(data: ImageSet, **options: Any) -> Feed:
         return Batches(data, **options)
     if isinstance(data, Streamed):
         return StreamedBatches(data, **options)
-    raise ConfigError(f"there is no feed for a {type(data).__name__}; use packed or streamed images")
+    raise ConfigError(f"cannot make a feed of {type(data).__name__}; use Packed or Streamed images")
 
 
 def _bytes_to_write(dataset: Dataset, fit: Preprocess, folder: Path) -> int:

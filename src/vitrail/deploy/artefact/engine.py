@@ -98,7 +98,7 @@ class Engine(ABC):
         if isinstance(images, Tensor) and images.ndim == 4:
             return self.preprocess.fit(images.cpu())[0]
         if not len(images):
-            raise InputError("there are no images; expected one or more")
+            raise InputError("no images were given; expected one or more")
         return torch.cat([self.preprocess.fit(pixels(image)[None])[0] for image in images])
 
     @functools.cached_property

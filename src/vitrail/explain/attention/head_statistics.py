@@ -111,7 +111,7 @@ def statistics(
                 _add_spectrum(measured, spectrum, captured)
             count += len(images)
     if not count:
-        raise DataError("there are no images to measure attention on")
+        raise DataError("no images to measure attention on; give one or more")
     if not measured:
         raise Unsupported(next(iter(unsupported.values())))
     facts: dict[str, Value] = {"images": count, "pixels": ", ".join(sorted(sizes)), "layers": len(measured)}

@@ -84,7 +84,7 @@ def check_images(model: Backbone, images: Tensor) -> None:
     """Refuses images that the model cannot take, and an empty batch."""
     model.check(images)
     if not len(images):
-        raise InputError("there are no images to explain: the batch is empty")
+        raise InputError("the batch is empty; give one or more images to explain")
 
 
 def _is_index(asked: str, names: Sequence[str]) -> bool:

@@ -47,8 +47,8 @@ class LinformerAttention(MultiHead):
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """Raises Unsupported: there is no such matrix."""
         raise Unsupported(
-            "LinformerAttention attends to learned mixtures of patches with weights that may be negative: "
-            "there is no distribution over tokens"
+            "LinformerAttention attends to learned mixtures of patches with weights that may be negative, not to "
+            "single tokens; use another attention mechanism to read a matrix of weights"
         )
 
 

@@ -18,8 +18,8 @@ def grid_of(num_patches: int, path: Path, *, said: Grid | None = None) -> Grid:
         return said
     given = "" if said is None else f"; the image size that was given has {said[0]} x {said[1]} patches"
     raise CheckpointError(
-        f"{path}: {num_patches} positions are not a square, and there is no config.json that gives the "
-        f"rectangle{given}. Pass image_size=(height, width), in pixels"
+        f"{path}: {num_patches} positions are not a square, and no config.json gives the rectangle{given}. "
+        "Pass image_size=(height, width) in pixels (--image-size 192x672)"
     )
 
 
@@ -44,7 +44,7 @@ def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
     }
     if len(known) != 1:
         raise CheckpointError(
-            f"{path}: the number of heads for a width of {dim} cannot be read from the shapes, and there is no "
-            f"config.json; name the model, e.g. load(..., model='vit_base_patch16')"
+            f"{path}: the number of heads for a width of {dim} cannot be read from the shapes, and no "
+            f"config.json gives it; name the model, e.g. load(..., model='vit_base_patch16')"
         )
     return known.pop()

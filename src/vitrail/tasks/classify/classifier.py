@@ -1,5 +1,6 @@
 """What classifiers of one class and of several labels share."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,9 +51,9 @@ class Classifier(Task):
         """The loss of a batch, float32."""
         return self.losses(self.backbone(batch.images), batch.targets[self.field])
 
+    @abstractmethod
     def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The loss of logits B K, and what is shown beside it."""
-        raise NotImplementedError
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """Logits B K."""
