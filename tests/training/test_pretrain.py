@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from support.registered import tiny
 from support.small_data import Made, photos
@@ -193,3 +194,12 @@ def test_pre_training_goes_on_by_low_rank_updates(done: Run, tmp_path: Path) -> 
     options = {name: value for name, value in PRETRAIN.items() if name not in MODEL} | {"epochs": 1, "lora": 2}
     run = train(data(), folder=tmp_path / "run", start=done.folder, recipe={}, silent=True, **options)
     assert run.metrics["explained"] > -1
+
+
+def test_pretrain_is_still_read_as_the_task(tmp_path: Path) -> None:
+    for number in range(24):
+        Image.new("RGB", (32, 32), (10 * number, 90, 30)).save(tmp_path / f"{number}.png")
+    small = {"options": {"dim": 16, "depth": 1, "num_heads": 2}, "epochs": 1, "batch_size": 8, "image_size": 32}
+    run = vitrail.train(tmp_path, model="vit32_small", pretrain="mae", folder=tmp_path / "run", silent=True, **small)
+    assert run.plan.task.kind == "mae"
+    assert run.plan.schema == {}

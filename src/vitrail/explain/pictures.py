@@ -61,7 +61,7 @@ def _mask_file(masks: Path, picture: Path) -> Path:
         return masks
     files = sorted(file for file in masks.iterdir() if file.stem == picture.stem and file.suffix.lower() in SUFFIXES)
     if not files:
-        raise BrokenImage(f"{picture} has no mask: there is no {picture.stem}.png in {masks}")
+        raise BrokenImage(f"{picture} has no mask; expected {picture.stem}.png in {masks}")
     return files[0]
 
 

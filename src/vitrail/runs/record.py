@@ -63,7 +63,7 @@ class Record:
         """The record in a folder; CheckpointError where there is none, or it is damaged."""
         file = Path(folder) / FILE
         if not file.is_file():
-            raise CheckpointError(f"{folder} is not a run: there is no {FILE} in it")
+            raise CheckpointError(f"{folder} is not a run: it has no {FILE}")
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             version = data.setdefault("version", 1)

@@ -345,7 +345,7 @@ def read_plan(
 ) -> Plan:
     """The plan of a run in a folder, to resume it."""
     if not (folder / FILE).is_file():
-        raise TrainingError(f"{folder} is not a run to resume: there is no {FILE} in it")
+        raise TrainingError(f"{folder} is not a run to resume: it has no {FILE}")
     record = Record.read(folder)
     if record.version < VERSION:
         raise TrainingError(

@@ -45,7 +45,7 @@ from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.step import own_stream
-from vitrail.training.task_choice import TaskChoice
+from vitrail.training.task_choice import RENAMED, TaskChoice
 from vitrail.training.writable import write_barrier
 
 _NOTHING_TO_SHARD = (
@@ -195,7 +195,7 @@ def _check_keywords(changes: Mapping[str, Any]) -> None:
     """Refuses a keyword that neither `train` nor a recipe has, and names the one that was meant."""
     options = [field.name for field in fields(TrainConfig)]
     for name in changes:
-        if name not in options:
+        if name not in options and name != RENAMED:
             raise ConfigError(f"{name} is not an option of train or of a recipe; {_hint(name, options)}")
 
 

@@ -234,7 +234,8 @@ def test_a_path_that_is_not_there_names_the_nearest(model: Backbone, file: Path,
     for wrong in (tmp_path / "model.safetensor", tmp_path.with_name(f"{tmp_path.name}_") / "model.safetensors"):
         with pytest.raises(CheckpointError) as caught:
             vitrail.load(wrong)
-        assert str(caught.value) == f"there is no {wrong}; did you mean {str(file)!r}?"
+        assert str(wrong) in str(caught.value)
+        assert f"did you mean {str(file)!r}?" in str(caught.value)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(CheckpointError, match=r"aa; .*model\.safetensors$"):
         vitrail.load(tmp_path / "aa")

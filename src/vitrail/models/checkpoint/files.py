@@ -44,7 +44,7 @@ def read(path: Path, *, names: Collection[str] = ()) -> Weights:
     if not path.exists():
         hint = suggest_path(path, fits=_may_hold_weights, names=names if is_word(path) else ())
         usual = ": neither a file, a folder nor a model of `vitrail models`" if is_word(path) and names else ""
-        raise CheckpointError(f"there is no {path}" + (usual if hint is None else f"; {hint}"))
+        raise CheckpointError(f"{path} does not exist" + (usual if hint is None else f"; {hint}"))
     file = _find(path) if path.is_dir() else path
     if file.name.endswith(".index.json"):
         tensors, metadata = _read_shards(file)
