@@ -183,7 +183,7 @@ def test_bad_input() -> None:
         saliency(model, images, target=7)
     with pytest.raises(InputError, match="backbone"):
         saliency(nn.Linear(2, 2), images)
-    with pytest.raises(InputError, match="there are no images to explain"):
+    with pytest.raises(InputError, match="empty"):
         saliency(model, images[:0], "rollout")
     with pytest.raises(ConfigError, match="ABCMeta"):
         saliency(model, images, RolloutConfig)  # type: ignore[arg-type]
