@@ -150,3 +150,9 @@ def test_the_fill_colour_is_the_mean_in_rgb_order():
     assert Preprocess(mean=mean).fill == mean
     assert Preprocess(mean=mean, channel_order="bgr").fill == mean[::-1]
     assert Preprocess(mean=(0.4,), channels=1).fill == (0.4,)
+
+
+def test_an_image_of_the_right_size_is_not_touched_by_resizing():
+    images = torch.randint(0, 256, (2, 3, 12, 10), dtype=torch.uint8)
+    assert Preprocess().resized(images, (12, 10)) is images
+    assert Preprocess().resized(images, (7, 9)).shape == (2, 3, 7, 9)

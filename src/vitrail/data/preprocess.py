@@ -125,6 +125,17 @@ class Preprocess(Config):
             rows.append(known[height, width])
         return torch.tensor(rows)
 
+    def resized(self, images: Tensor, size: Size) -> Tensor:
+        """Pictures at another size, antialiased but for nearest; float (0 to 255) stays float, uint8 stays uint8."""
+        if images.shape[2:] == size:
+            return images
+        if self.interpolation == "nearest":
+            return F.interpolate(images, size=size, mode="nearest-exact")
+        if images.dtype == torch.uint8 and images.device.type == "cpu":
+            return F.interpolate(images, size=size, mode=self.interpolation, antialias=True)
+        pixels = F.interpolate(images.float(), size=size, mode=self.interpolation, antialias=True).clamp(0, 255)
+        return pixels if images.is_floating_point() else (pixels + 0.5).to(torch.uint8)
+
     def _placement(self, height: int, width: int) -> tuple[float, float, float, float]:
         """Pixels of the picture for each pixel of the output, and the first of them: across, then down."""
         rows, columns = self.image_size
@@ -148,7 +159,7 @@ class Preprocess(Config):
         """The largest window around the centre, or a share of it, resized; an image of that size is not touched."""
         # Cut before resizing: of a banner of 10 x 20,000 pixels no copy is blown up first.
         top, left, rows, columns = self._cut(images.shape[2], images.shape[3])
-        return self._resized(images[:, :, top : top + rows, left : left + columns], self.image_size)
+        return self.resized(images[:, :, top : top + rows, left : left + columns], self.image_size)
 
     def _centred(self, images: Tensor) -> Tensor:
         """The whole picture resized, then cut or padded around its centre."""
@@ -193,18 +204,7 @@ class Preprocess(Config):
         """One axis resized to `length`, then the pixels from `first` on; the other axis stays."""
         size = (length, images.shape[3]) if axis == 2 else (images.shape[2], length)
         start, stop = max(first, 0), min(first + count, length)
-        return self._resized(images, size).narrow(axis, start, stop - start)
-
-    def _resized(self, images: Tensor, size: Size) -> Tensor:
-        """Antialiased, but for nearest; floats from 0 to 255 stay floats, uint8 stays uint8."""
-        if images.shape[2:] == size:
-            return images
-        if self.interpolation == "nearest":
-            return F.interpolate(images, size=size, mode="nearest-exact")
-        if images.dtype == torch.uint8 and images.device.type == "cpu":
-            return F.interpolate(images, size=size, mode=self.interpolation, antialias=True)
-        pixels = F.interpolate(images.float(), size=size, mode=self.interpolation, antialias=True).clamp(0, 255)
-        return pixels if images.is_floating_point() else (pixels + 0.5).to(torch.uint8)
+        return self.resized(images, size).narrow(axis, start, stop - start)
 
     def _padded(self, images: Tensor, margins: tuple[int, int, int, int]) -> Tensor:
         """With margins left, right, above and below: the mean for "pad", otherwise black."""

@@ -67,9 +67,10 @@ def test_company_and_order_change_no_bit(config):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
+@pytest.mark.parametrize("size", [(16, 12), (20, 24)], ids=["resized", "as stored"])
 @pytest.mark.parametrize("config", [AugmentConfig(), STRONG, SHIFTED], ids=["crop", "strong", "shifted"])
-def test_gpu_gives_the_same_images_and_is_never_waited_for(config):
-    batch, run = batch_of(37), augment(config)
+def test_gpu_gives_the_same_images_and_is_never_waited_for(config, size):
+    batch, run = batch_of(37), augment(config, size)
     mix = Mix(MixConfig(mixup=0.8, cutmix=1.0, patch_mixup=1.0), schema=SCHEMA, seed=0)
     on_gpu = batch.with_tensors([tensor.cuda() for tensor in batch.tensors()])
     mix(run(on_gpu, epoch=3), epoch=3)  # constants are copied once
@@ -79,8 +80,10 @@ def test_gpu_gives_the_same_images_and_is_never_waited_for(config):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     expected = mix(run(batch, epoch=3), epoch=3)
-    # A level or a pixel may fall to the other side of a limit, where a logarithm or a sine is rounded otherwise.
-    assert torch.isclose(found.images.cpu(), expected.images, atol=1e-3).float().mean() > 0.98
+    # A level or a pixel may fall to the other side of a limit, where a logarithm or a sine is rounded otherwise. A CPU
+    # resizes whole images in whole numbers, which differs by a few levels of 255 in noise.
+    atol = 0.04 if config.crop == "shift" and size != (20, 24) else 1e-3
+    assert torch.isclose(found.images.cpu(), expected.images, atol=atol).float().mean() > 0.98
     torch.testing.assert_close(found.targets["label"].cpu(), expected.targets["label"], rtol=0, atol=1e-4)
 
 
@@ -116,11 +119,17 @@ def test_no_two_choices_share_their_numbers(monkeypatch):
 def test_without_augmentation_images_are_resized_and_normalised():
     batch, size = batch_of(4), (16, 12)
     preprocess = Preprocess(image_size=size, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    levels = F.interpolate(batch.images.float(), size=size, mode="bicubic", antialias=True).clamp(0, 255) / 255
+    levels = F.interpolate(batch.images, size=size, mode="bicubic", antialias=True) / 255
     mean, std = torch.tensor([preprocess.mean, preprocess.std])[:, :, None, None]
     found = Augment(PLAIN, preprocess, seed=0)(batch, epoch=5)
     torch.testing.assert_close(found.images, (levels - mean) / std)
     assert found.targets["label"] is batch.targets["label"]
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
+def test_without_augmentation_training_sees_the_pixels_of_evaluation(interpolation):
+    batch, preprocess = batch_of(4, size=(20, 20)), Preprocess(image_size=(32, 32), interpolation=interpolation)
+    assert torch.equal(Augment(PLAIN, preprocess, seed=0)(batch, epoch=0).images, preprocess(batch.images))
 
 
 def test_half_of_the_images_are_flipped():

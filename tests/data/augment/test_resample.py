@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 from vitrail.data.augment import resample
-from vitrail.data.augment.resample import BOX_DRAWS, Boxes, crop, crop_all, crop_each, random_boxes, resize, shift, warp
+from vitrail.data.augment.resample import BOX_DRAWS, Boxes, crop, crop_all, crop_each, random_boxes, shift, warp
 from vitrail.data.randomness import Stream
 
 SIZES = [((32, 32), (32, 32)), ((40, 56), (24, 32)), ((30, 20), (64, 48)), ((17, 23), (5, 7))]
@@ -109,12 +109,6 @@ def test_shift_is_padding_and_slicing(padding):
     for index in range(9):
         y, x = int(down[index]), int(right[index])
         assert torch.equal(found[index], padded[index, :, y : y + 12, x : x + 10])
-
-
-def test_resize_leaves_the_right_size_alone():
-    images = photos(2, 3, (12, 10))
-    assert torch.equal(resize(images, (12, 10)), images.float())
-    assert resize(images, (7, 9)).shape == (2, 3, 7, 9)
 
 
 def test_warp_takes_pixels_from_where_the_map_points():

@@ -9,7 +9,7 @@ from torch import Tensor
 from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Range, Rate
 from vitrail.data.augment.colour import channel_values, jitter
 from vitrail.data.augment.randaugment import randaugment
-from vitrail.data.augment.resample import BOX_DRAWS, compose, crop, random_boxes, resize, shift, shifted, whole_boxes
+from vitrail.data.augment.resample import BOX_DRAWS, compose, crop, random_boxes, shift, shifted, whole_boxes
 from vitrail.data.dataset import Batch
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.randomness import Stream
@@ -127,8 +127,7 @@ class Augment:
             return crop(images, boxes, size, flip=flip).clamp(0, 255), boxes.maps(size, flip=flip)
         boxes = whole_boxes(flip, stored)
         maps = boxes.maps(size, flip=flip)
-        if stored != size:
-            images = resize(images, size).clamp(0, 255)
+        images = self.preprocess.resized(images, size)  # whole grey levels, as in evaluation
         if config.crop == "shift":
             down, right = (stream.uniform("shift", 2) * (2 * config.padding + 1)).long().unbind(1)
             images = shift(images, down, right, config.padding)

@@ -146,14 +146,6 @@ def _inside(start: Tensor, length: Tensor, size: int) -> Tensor:
     return (pixels >= start[:, None]) & (pixels < (start + length)[:, None])
 
 
-def resize(images: Tensor, size: Size) -> Tensor:
-    """Whole images resized, bicubic and antialiased: B C H W -> float32 B C *size."""
-    pixels = images.float()
-    if images.shape[2:] == size:
-        return pixels
-    return F.interpolate(pixels, size=size, mode="bicubic", antialias=True)
-
-
 def shift(images: Tensor, down: Tensor, right: Tensor, padding: int) -> Tensor:
     """Pads with zeros on all sides, then crops to the old size at `down` and `right` B: B C H W."""
     height, width = images.shape[2:]
