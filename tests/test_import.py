@@ -72,8 +72,9 @@ def run(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_importing_every_module_has_no_effect() -> None:
-    result = run(WATCH + "print(watch(import_everything))")
-    assert (result.stdout, result.stderr) == ("no effect\n", "")
+    compiler = "print('torch._dynamo' in sys.modules and torch.version.cuda is None)"  # takes a second to import
+    result = run(WATCH + f"print(watch(import_everything)); {compiler}")
+    assert (result.stdout, result.stderr) == ("no effect\nFalse\n", "")
 
 
 def test_the_watch_can_fail() -> None:

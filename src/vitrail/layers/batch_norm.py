@@ -1,5 +1,6 @@
 """Batch norms in training: statistics over all processes of a run, and frozen statistics."""
 
+import functools
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ def sync_batch_norms(module: nn.Module) -> None:
 
     torch's own SyncBatchNorm only runs on GPUs. Parameters and buffers keep their names and values.
     """
+    _keep_uncompiled()
     for part in module.modules():
         if type(part) in _SYNCED:
             part.__class__ = _SYNCED[type(part)]
@@ -41,7 +43,6 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
     num_batches_tracked: Tensor
     momentum: float
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # processes communicate here
     def forward(self, values: Tensor) -> Tensor:
         """B D or B D h w, of this process -> the same shape, normalised over all processes."""
         if not self.training:
@@ -59,6 +60,12 @@ class SyncedBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)
         scale = (variance + self.eps).rsqrt() * self.weight
         return (centred * scale.view(shape) + self.bias.view(shape)).to(values.dtype)
+
+
+@functools.cache
+def _keep_uncompiled() -> None:
+    """Keeps the compiler out of what communicates. Not a decorator: it would import the compiler with every model."""
+    SyncedBatchNorm.forward = torch.compiler.disable(SyncedBatchNorm.forward)  # type: ignore[method-assign]
 
 
 class _Synced1d(SyncedBatchNorm, nn.BatchNorm1d):

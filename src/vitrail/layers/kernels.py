@@ -44,9 +44,12 @@ def plain(linear: nn.Module) -> bool:
     return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _new_enough(device: int) -> bool:
     return torch.cuda.get_device_capability(device) >= MEASURED
+
+
+if _INSTALLED:  # elsewhere never called; this imports the compiler, which takes more than a second
+    _new_enough = torch.compiler.assume_constant_result(_new_enough)
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
