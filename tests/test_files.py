@@ -1,7 +1,9 @@
 """Files are written completely or not at all, whatever happens to the disk or the process."""
 
+import errno
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,67 @@ def test_a_digest_depends_on_text_names_types_shapes_and_values() -> None:
     digests = {files.digest("text", tensors), *(files.digest(*other) for other in others)}
     assert len(digests) == 6
     assert files.digest("text", dict(reversed(tensors.items()))) == files.digest("text", tensors)
+
+
+def held_open(new: Path) -> None:
+    new.write_text("new")
+    files.write_json(new.parent / "other.json", {})  # sweeps the folder
+    assert new.read_text() == "new"
+
+
+def test_what_killed_writers_left_is_swept_by_the_next_one(model: Backbone, tmp_path: Path) -> None:
+    done = processes.run([sys.executable, "-c", KILLED, "rename", str(tmp_path)])
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_size > 1000
+    others = [".model.safetensors.backup", ".note.abcdefgh", ".vitrail-new"]  # not ours
+    for name in others:
+        (tmp_path / name).write_text("kept")
+    files.write_atomically(tmp_path / "file", held_open)  # a writer that lives keeps its own
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([*others, "file", "other.json"])
+
+
+@pytest.fixture
+def special(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Paths that are not regular files."""
+    made = {"pipe": tmp_path / "pipe.png", "folder": tmp_path / "folder.png", "socket": tmp_path / "socket.png"}
+    os.mkfifo(made["pipe"])
+    made["folder"].mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path)  # names of sockets are short
+        server.bind("socket.png")
+    made["device"] = tmp_path / "device.png"
+    made["device"].symlink_to("/dev/zero")
+    return made
+
+
+def test_only_regular_files_are_read(special: dict[str, Path], tmp_path: Path) -> None:
+    for kind, path in special.items():
+        with pytest.raises(OSError, match=kind) as caught:
+            files.read_bytes(path)
+        assert caught.value.filename == str(path)
+    (tmp_path / "file").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("file")
+    assert files.read_bytes(tmp_path / "link") == b"abc"
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(tmp_path / "missing")
+
+
+def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"abcd")
+    assert files.read_bytes(file, 4) == b"abcd"
+    assert files.read_bytes("/proc/self/status").startswith(b"Name:")  # its size is said to be 0
+    for path, limit in ((file, 3), (Path("/proc/self/status"), 8)):
+        with pytest.raises(OSError, match="limit") as caught:
+            files.read_bytes(path, limit)
+        assert caught.value.errno == errno.EFBIG
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)  # a file with a hole takes no space
+    with pytest.raises(OSError, match="limit"):
+        files.read_bytes(file)
+
+
+def test_texts_have_one_kind_of_line_end(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes("\ufeffa\r\nb\rç\n".encode())
+    assert files.read_text(tmp_path / "text", encoding="utf-8-sig") == "a\nb\nç\n"

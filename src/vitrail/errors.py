@@ -8,6 +8,7 @@ VitrailError
 │   └── BrokenImage   one image that cannot be decoded
 ├── TrainingError     a run that cannot start, continue or be resumed
 ├── WriteError        a file that cannot be written, such as on a full disk
+├── BusyError         a run or table that another process is writing; the message names the process
 └── Unsupported       a combination of options that is not supported; the message says why
 
 Notice                a warning about something that was done automatically
@@ -50,6 +51,10 @@ class TrainingError(VitrailError):
 
 class WriteError(VitrailError, OSError):
     """A file that cannot be written, such as on a full disk; the message names it and says why."""
+
+
+class BusyError(VitrailError):
+    """A run or table that another process is writing; the message names the process and its host."""
 
 
 class Unsupported(VitrailError):

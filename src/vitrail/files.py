@@ -1,13 +1,20 @@
-"""Files that are written completely or not at all: text, JSON and tensors; and a digest of tensors."""
+"""Files that are written completely or not at all, and regular files that are read with a limit.
+
+A file is written under a temporary name and renamed when it is complete. The temporary file is locked while its writer
+lives; one that a killed process left behind is not, and the next writer in that folder removes it.
+"""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +22,63 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.errors import WriteError
+
+IMAGE_LIMIT = 1 << 29  # bytes of an image file
+TEXT_LIMIT = 1 << 32  # bytes of a table or another text
+_CHUNK = 1 << 16
+_MARK = ".vitrail-new"  # how names of temporary files end
+_TEMPORARY = re.compile(rf"\..+\.\w{{8}}{re.escape(_MARK)}")
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """A regular file, opened to be read; OSError for a pipe, a device, a socket or a folder. Links are followed."""
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _not_regular(stat.S_IFSOCK, path) from error
+        raise
+    try:
+        kind = stat.S_IFMT(os.fstat(handle).st_mode)
+        if kind != stat.S_IFREG:
+            raise _not_regular(kind, path)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _not_regular(kind: int, path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'not a file')}, not a regular file", str(path))
+
+
+def read_bytes(path: str | Path, limit: int = IMAGE_LIMIT) -> bytes:
+    """The content of a regular file of at most `limit` bytes; OSError for anything else."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        # The size may be wrong: files of /proc have 0, others may grow.
+        parts, left = [], limit + 1 if size <= limit else 0
+        while left and (part := os.read(file.fileno(), min(left, max(size + 1, _CHUNK)))):
+            parts.append(part)
+            left -= len(part)
+    if not left:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes, the limit", str(path))
+    return b"".join(parts)
+
+
+def read_text(path: str | Path, limit: int = TEXT_LIMIT, *, encoding: str = "utf-8") -> str:
+    """The text of a regular file of at most `limit` bytes, with any kind of line ends; OSError, UnicodeDecodeError."""
+    text = read_bytes(path, limit).decode(encoding)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -73,12 +137,43 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _temporary(file: Path) -> Iterator[Path]:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    os.close(handle)
+    """A new file beside `file`, locked until the block ends; it is removed unless it was renamed."""
+    _sweep(file.parent)
+    handle, new = _new(file)
+    while not new.exists():  # another process swept it before it was locked
+        os.close(handle)
+        handle, new = _new(file)
     try:
-        yield Path(name)
+        yield new
     finally:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that fails, the error that came first counts
+            new.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _new(file: Path) -> tuple[int, Path]:
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=_MARK)
+    with contextlib.suppress(OSError):  # where there are no locks, nothing is swept either
+        lock(handle, wait=True)
+    return handle, Path(name)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes the temporary files of writers that were killed."""
+    with contextlib.suppress(OSError):
+        for left in [item for item in folder.iterdir() if _TEMPORARY.fullmatch(item.name)]:
+            with contextlib.suppress(OSError), open_regular(left) as file:
+                lock(file.fileno(), wait=False)  # fails where its writer lives
+                left.unlink(missing_ok=True)
+
+
+def lock(handle: int, *, wait: bool) -> None:
+    """Locks an open file until it is closed; OSError where that cannot be done."""
+    try:
+        import fcntl  # noqa: PLC0415  (not on Windows)
+    except ImportError as error:
+        raise OSError(errno.ENOLCK, "this system has no file locks") from error
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _sync(path: Path) -> None:

@@ -12,7 +12,7 @@ from support import processes
 
 from vitrail.deploy.bulk.image_files import ImageFile
 from vitrail.deploy.bulk.prediction_table import bulk, row_of, table_columns
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import BusyError, ConfigError, DataError
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.classify.class_answer import COLUMNS, Candidate, ClassAnswer
 from vitrail.tasks.regress.regression import Number, NumbersAnswer
@@ -194,6 +194,76 @@ def test_bad_tables_are_refused(tmp_path):
         bulk(FILES, tmp_path / "b.csv", Model(), **ABOUT)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("header.csv", b"name,age\n"),  # no rows: nothing in them is wrong
+        ("notes.csv", b"remember the milk"),
+        ("rows.jsonl", b'{"a": 1}\n'),
+        ("list.jsonl", b"[1, 2]\n"),
+        ("text.parquet", b"PAR1"),
+        ("found.csv.partial", b"my own notes\n"),
+        ("found.csv.partial", b"path,label\n"),
+    ],
+)
+def test_files_of_others_are_refused_and_unchanged(name, content, tmp_path):
+    foreign = tmp_path / name
+    foreign.write_bytes(content)
+    with pytest.raises(DataError, match="table"):
+        bulk(FILES, tmp_path / name.removesuffix(".partial"), Model(dies=0), **ABOUT)
+    assert [(item.name, item.read_bytes()) for item in tmp_path.iterdir()] == [(name, content)]
+
+
+def test_a_parquet_of_others_without_rows_is_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.table({"age": arrow.array([], arrow.int64())}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="columns"):
+        bulk(FILES, tmp_path / "a.parquet", Model(dies=0), **ABOUT)
+
+
+@pytest.mark.parametrize("name", ["found.csv", "found.csv.partial"])
+def test_a_pipe_is_refused_and_an_empty_file_is_taken(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="pipe"):
+        bulk(FILES, tmp_path / "found.csv", Model(dies=0), **ABOUT)
+    (tmp_path / name).unlink()
+    (tmp_path / name).touch()
+    assert bulk(FILES, tmp_path / "found.csv", Model(), **ABOUT).rows == 6
+
+
+FORMULAS = [
+    "=cmd|' /C calc'!A0.png",
+    "+1+1.png",
+    "-2+3.png",
+    "@SUM(A1).png",
+    "\t=1.png",
+    "\r=1.png",
+    "'=1.png",
+    "''+.png",
+]
+HARMLESS = ["a=b.png", "'quoted'.png", "-5", "+1.5e-3", "ordinary.png"]
+
+
+def test_formulas_are_neutralised_and_read_back(tmp_path):
+    out, columns = tmp_path / "found.csv", ("=label", "number")
+    names = [*FORMULAS, *HARMLESS]
+    files = [ImageFile(name, Path(name)) for name in names]
+
+    def predict(left: Sequence[ImageFile]) -> Iterator[dict[str, Any]]:
+        return ({"path": file.name, "=label": f"={file.name}", "number": -0.5, "error": None} for file in left)
+
+    for count in (3, len(files), len(files)):  # grows, and is read back
+        assert bulk(files[:count], out, predict, columns=columns, model=MODEL).rows == count
+    with out.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["path", "'=label", "number", "error", "model"]
+    assert [row[0] for row in rows] == [*(f"'{name}" for name in FORMULAS), *HARMLESS]
+    assert {row[1][:2] for row in rows} == {"'="}
+    assert {row[2] for row in rows} == {"-0.5"}
+
+
 DYING = """
 import os, signal, sys
 sys.path[:0] = {here!r}
@@ -209,6 +279,27 @@ def predict(left):
 
 bulk(FILES, Path({out!r}), predict, **ABOUT)
 """
+
+
+def test_a_table_has_one_writer(tmp_path):
+    out, refused = tmp_path / "found.csv", []
+
+    def predict(left: Sequence[ImageFile]) -> Iterator[dict[str, Any]]:
+        for row in Model()(left):
+            with pytest.raises(BusyError, match=f"found.csv.*{os.getpid()}") as caught:
+                bulk(FILES, out, Model(), **ABOUT)
+            refused.append(caught.value)
+            yield row
+
+    assert bulk(FILES, out, predict, **ABOUT) == (6, 6, 1)
+    assert len(refused) == 6
+    assert paths(out) == NAMES
+    assert [item.name for item in tmp_path.iterdir()] == ["found.csv"]
+
+
+def test_a_name_that_comes_twice_has_one_row(tmp_path):
+    twice = [*FILES, ImageFile("0.png", Path("other/0.png"))]
+    assert bulk(twice, tmp_path / "found.csv", Model(), **ABOUT).rows == 6
 
 
 def test_a_process_that_is_killed_leaves_rows_that_are_not_done_again(tmp_path):

@@ -3,10 +3,12 @@
 Each row goes at once into a journal beside the table (`predictions.csv.partial`); when all are there, the table is
 written in one step and the journal is removed. After a kill, the same command reads the journal, drops a line that was
 cut, and goes on: every image has exactly one row. Each row names the model that made it, and a table has one model.
+One process writes a table at a time; another is refused while it lives.
 """
 
 import csv
 import importlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,11 +17,15 @@ from typing import Any, NamedTuple
 
 from vitrail.deploy.artefact.fingerprint import same_model
 from vitrail.deploy.bulk.image_files import ImageFile
+from vitrail.deploy.bulk.safe_cells import plain_cell, safe_cell
 from vitrail.errors import ConfigError, DataError, nearest
+from vitrail.files import open_regular, write_atomically
+from vitrail.locks import locked
 from vitrail.tasks.answer import Prediction
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 Row = dict[str, Any]
+_BEGIN = b'{"path": "'  # of every line of a journal
 
 
 class Bulk(NamedTuple):
@@ -62,11 +68,19 @@ def bulk(
     """
     check_table(out)
     names = table_columns(columns)
-    journal = out.with_name(f"{out.name}.partial")
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows = _begun(out, journal, names, model)
+    with locked(out.with_name(f".{out.name}.lock"), what=str(out)):
+        return _fill(images, out, predict, names, model)
+
+
+def _fill(
+    images: Iterable[ImageFile], out: Path, predict: Callable[[Sequence[ImageFile]], Iterator[Row]],
+    columns: Sequence[str], model: str,
+) -> Bulk:  # fmt: skip
+    journal = out.with_name(f"{out.name}.partial")
+    rows = _begun(out, journal, columns, model)
     done = {row["path"] for row in rows}
-    left = [image for image in dict.fromkeys(images) if image.name not in done]
+    left = list({image.name: image for image in images if image.name not in done}.values())
     if out.suffix == ".parquet":
         _refuse_bytes([model, *(image.name for image in left)])
     with journal.open("a", encoding="utf-8") as file:
@@ -75,18 +89,21 @@ def bulk(
             file.write(_line(rows[-1]))
             file.flush()
         os.fsync(file.fileno())
-    _write_table(rows, out, names)
+    _write_table(rows, out, columns)
     journal.unlink()
     return Bulk(len(rows), len(left), sum(row["error"] is not None for row in rows))
 
 
 def _begun(out: Path, journal: Path, columns: Sequence[str], model: str) -> list[Row]:
-    """The rows that exist already, all of them in the journal; DataError where another model wrote them."""
+    """The rows that exist already, all of them in the journal; DataError for files that are not of this table."""
     begun = journal if journal.exists() else out
-    if not begun.exists():
+    if not begun.exists() or (begun.is_file() and begun.stat().st_size == 0):
         return []
-    rows: list[Any] = list(_read_journal(journal)) if begun == journal else _read_table(out)
-    if any(not isinstance(row, dict) or row.keys() != set(columns) for row in rows):
+    try:
+        found, rows = _read_journal(journal, columns) if begun == journal else _read_table(out, columns)
+    except OSError as error:
+        raise DataError(f"{begun} cannot be read: {error.strerror or error}; name another table") from error
+    if set(found) != set(columns) or any(not isinstance(row, dict) or row.keys() != set(columns) for row in rows):
         raise DataError(
             f"{begun} is not a table of such predictions: its columns are not {', '.join(columns)}; name another file"
         )
@@ -95,9 +112,7 @@ def _begun(out: Path, journal: Path, columns: Sequence[str], model: str) -> list
             f"{begun} was written by the model {other}, and this is {model}; name another table, or remove that one"
         )
     if begun == out:
-        made = _beside(out)
-        _write_lines(rows, made)
-        made.replace(journal)
+        write_atomically(journal, lambda new: _write_lines(rows, new))
     return rows
 
 
@@ -107,11 +122,13 @@ def _refuse_bytes(names: Iterable[str]) -> None:
         raise DataError(f"the name {odd!a} is not UTF-8, which Parquet needs; rename it, or write .csv or .jsonl")
 
 
-def _read_journal(journal: Path) -> Iterator[Any]:
-    """The complete rows; the rest of the file is cut off, so that the next row begins a line."""
-    whole = 0
-    with journal.open("rb") as file:
+def _read_journal(journal: Path, columns: Sequence[str]) -> tuple[Sequence[str], list[Any]]:
+    """Columns and complete rows; the rest of the file is cut off, so that the next row begins a line."""
+    whole, rows = 0, []
+    with open_regular(journal) as file:
         for line in file:
+            if not whole and not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
+                return (), []  # something else of that name
             try:
                 row = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:
@@ -119,24 +136,25 @@ def _read_journal(journal: Path) -> Iterator[Any]:
             if row is None:
                 break
             whole += len(line)
-            yield row
+            rows.append(row)
     os.truncate(journal, whole)
+    return columns, rows
 
 
-def _read_table(path: Path) -> list[Any]:
-    """The rows of a table that an earlier call wrote; those of CSV are texts, and are written again as such."""
-    try:
-        if path.suffix == ".parquet":
-            rows: list[Row] = _arrow().read_table(path).to_pylist()
-        elif path.suffix == ".jsonl":
-            with path.open(encoding="utf-8") as file:  # its lines end in \\n alone, unlike those of str.splitlines
-                rows = [json.loads(line) for line in file]
-        else:
-            with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-                rows = [{name: value or None for name, value in row.items()} for row in csv.DictReader(file)]
-    except (ValueError, csv.Error) as error:  # those of Arrow are ValueErrors
-        raise DataError(f"{path} is not a table that can be read: {error}") from error
-    return rows
+def _read_table(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], list[Any]]:
+    """Columns and rows of a table that an earlier call wrote; cells of CSV are texts, and are written again as such."""
+    with open_regular(path) as file:
+        try:
+            if path.suffix == ".parquet":
+                table = _arrow().read_table(file)
+                return table.column_names, table.to_pylist()
+            if path.suffix == ".jsonl":  # its lines end in \\n alone, unlike those of str.splitlines
+                return columns, [json.loads(line) for line in file]
+            text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape")
+            names, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(text, strict=True)] or [[]]
+            return names, [dict(zip(names, (cell or None for cell in row), strict=True)) for row in rows]
+        except (ValueError, csv.Error) as error:  # those of Arrow are ValueErrors
+            raise DataError(f"{path} is not a table that can be read: {error}") from error
 
 
 def _write_lines(rows: Sequence[Row], path: Path) -> None:
@@ -156,20 +174,23 @@ def _is_text(name: str) -> bool:
 
 def _write_table(rows: Sequence[Row], out: Path, columns: Sequence[str]) -> None:
     """The whole table in one step: a reader sees the old one or the new one."""
-    made = _beside(out)
     if out.suffix == ".jsonl":
-        _write_lines(rows, made)
+        write_atomically(out, lambda new: _write_lines(rows, new))
     elif out.suffix == ".parquet":
         arrow = importlib.import_module("pyarrow")
         flat = [_flat(row) for row in rows]
         kinds = [(name, arrow.float64() if _is_numeric(flat, name) else arrow.string()) for name in columns]
-        _arrow().write_table(arrow.Table.from_pylist(flat, schema=arrow.schema(kinds)), made)
+        table = arrow.Table.from_pylist(flat, schema=arrow.schema(kinds))
+        write_atomically(out, lambda new: _arrow().write_table(table, new))
     else:
-        with made.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(map(_flat, rows))
-    made.replace(out)
+        write_atomically(out, lambda new: _write_csv(rows, new, columns))
+
+
+def _write_csv(rows: Sequence[Row], path: Path, columns: Sequence[str]) -> None:
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(safe_cell, columns))
+        writer.writerows([safe_cell(row[name]) for name in columns] for row in map(_flat, rows))
 
 
 def _flat(row: Row) -> Row:
@@ -184,11 +205,6 @@ def _is_numeric(rows: Sequence[Row], column: str) -> bool:
     """Whether a column has numbers alone, and at least one."""
     values = [row[column] for row in rows if row[column] is not None]
     return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
-def _beside(out: Path) -> Path:
-    """The path of a file that is renamed when it is complete."""
-    return out.with_name(f".{out.name}.new")
 
 
 def _arrow() -> Any:
