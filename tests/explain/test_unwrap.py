@@ -3,11 +3,11 @@
 import pytest
 import torch
 from support.registered import tiny
+from support.small_tasks import as_task
 from torch import nn
 
 from vitrail.errors import InputError
 from vitrail.explain.unwrap import backbone_of, eval_mode, is_compiled, unwrapped
-from vitrail.runs.trained import as_task
 
 
 def test_the_backbone_is_found_inside_a_task_and_its_wrappers() -> None:

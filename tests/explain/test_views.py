@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.made_views import gallery
 from support.registered import image_size, option_sets, tiny
+from support.small_tasks import as_task
 
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import NumbersTarget
@@ -16,7 +17,6 @@ from vitrail.explain.page.render import gallery_page
 from vitrail.explain.pictures import fitted_picture
 from vitrail.explain.views import USUAL, picture_views
 from vitrail.models.backbone import Backbone
-from vitrail.runs.trained import as_task
 from vitrail.tasks.regress import RegressConfig
 from vitrail.tasks.task import Task
 

@@ -10,7 +10,7 @@ import pytest
 from vitrail.errors import ConfigError
 from vitrail.report.charts import Bin, Curve, alone, calibration, curves, percent, plain, points, ticks
 from vitrail.report.charts_heat import colour, heat, tiles
-from vitrail.report.charts_scatter import bars, histogram, scatter
+from vitrail.report.charts_scatter import histogram, scatter
 
 LOSSES = (Curve("training", ((1, 2.0), (2, 1.0), (3, 0.5))), Curve("validation", ((1, 2.0), (3, 1.0))))
 
@@ -262,18 +262,7 @@ def test_a_histogram_counts_every_value_once():
     assert 'class="ideal"' not in histogram("Residuals", [3.0, 3.0], x="error", bins=4)
 
 
-def test_bars_are_as_long_as_their_values():
-    svg = bars("R2", {"age": 0.5, "<b>": 1.0, "x": -0.5, "gone": nan})
-    tree = ElementTree.fromstring(svg)
-    half, whole, below = ((float(rect.get("x")), float(rect.get("width"))) for rect in tree.iter("rect"))
-    assert whole[1] == pytest.approx(2 * half[1], abs=0.2)
-    assert below[0] + below[1] == pytest.approx(half[0], abs=0.2)
-    assert "gone" not in svg
-
-
-@pytest.mark.parametrize(
-    "draw", [lambda: scatter("x", [nan], [1.0]), lambda: histogram("x", [], x="y"), lambda: bars("x", {})]
-)
+@pytest.mark.parametrize("draw", [lambda: scatter("x", [nan], [1.0]), lambda: histogram("x", [], x="y")])
 def test_charts_of_nothing_are_refused(draw):
     with pytest.raises(ConfigError, match="no"):
         draw()

@@ -14,7 +14,7 @@ import vitrail
 from vitrail.data.targets import ClassTarget, NumbersTarget
 from vitrail.errors import CheckpointError, ConfigError, DataError, Notice, ResampledNotice
 from vitrail.runs.record import Result
-from vitrail.runs.trained import as_task, open_model
+from vitrail.runs.trained import open_model
 
 BLACK = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
 
@@ -75,8 +75,6 @@ def test_a_model_without_a_head_gives_no_answers(tmp_path: Path) -> None:
     assert "M parameters" in trained.about
     with pytest.raises(ConfigError, match="fine-tune"):
         trained.predict(BLACK[0])
-    with pytest.raises(ConfigError, match="head"):
-        as_task(tiny(num_classes=0))
 
 
 def test_outputs_are_those_of_the_task_in_evaluation_mode(tmp_path: Path) -> None:

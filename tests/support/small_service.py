@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -26,7 +27,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.errors import Unsupported
 from vitrail.serve.app import App
 from vitrail.serve.config import ServeConfig
-from vitrail.serve.metrics import Metrics
+from vitrail.serve.metrics import WIDTH, Metrics
 from vitrail.serve.model import ModelSlot, ServedModel
 
 TESTS = Path(__file__).parents[1]
@@ -247,7 +248,7 @@ def form(*files: bytes, boundary: str = "b0undary") -> tuple[bytes, dict[str, st
 def app(engine: FakeEngine | None = None, explainer: Any = None, **changes: Any) -> App:
     """An app without processes around it."""
     served = ServedModel(engine=engine or Brightness(), explainer=explainer)
-    return App(ModelSlot(lambda: served), ServeConfig(**changes), Metrics.in_memory())
+    return App(ModelSlot(lambda: served), ServeConfig(**changes), Metrics(np.zeros((1, WIDTH)), 0))
 
 
 async def ask(

@@ -10,6 +10,7 @@ from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Schem
 from vitrail.models.backbone import Backbone
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.regress import Regress, RegressConfig
+from vitrail.tasks.task import Task
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 
@@ -33,6 +34,13 @@ def classifier(
     if thresholds is not None:
         task.load_state({"thresholds": list(thresholds)})
     return task
+
+
+def as_task(model: Task | Backbone) -> Task:
+    """The task itself, or a classifier of a model's numbered classes."""
+    if isinstance(model, Task):
+        return model
+    return classifier(model, tuple(map(str, range(model.config.num_classes))))
 
 
 def regressor(names: Sequence[str] = ("x", "y"), model: Backbone | None = None, **options: Any) -> Regress:

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
 
@@ -27,9 +27,7 @@ from vitrail.report.charts_axes import (
 
 _MOST_DOTS = 1000  # more would only make the page heavy
 _MOST_BINS = 40
-_BAR = 24  # units of height that a bar and its name take
 _LETTER = 6.5  # units of width that a letter takes
-_NAME_MOST = 26  # letters of a name beside a bar
 
 
 def scatter(
@@ -107,33 +105,6 @@ def histogram(
     parts.append(label(LEFT, 12, "count", "start"))
     description = f"{title}: {len(known):,} values of {x} from {show(min(known))} to {show(max(known))}"
     return drawing(description, parts, (width, height + 16))
-
-
-def bars(title: str, values: Mapping[str, float], *, show: Show = plain) -> str:
-    """A horizontal bar for each name, to the left of zero where its value is negative, as SVG."""
-    known = {name: value for name, value in values.items() if isfinite(value)}
-    if not known:
-        raise ConfigError(f"the chart {title!r} has no values")
-    names = {
-        name: name if len(name) <= _NAME_MOST else f"{name[: _NAME_MOST - 1]}\N{HORIZONTAL ELLIPSIS}" for name in known
-    }
-    low, high = min(0.0, *known.values()), max(0.0, *known.values())
-    left = max(len(name) for name in names.values()) * _LETTER + 8
-    right = WIDTH - 8 - max(len(show(value)) for value in known.values()) * _LETTER
-    across = Scale(low, high if high > low else low + 1, left, right)
-    parts = []
-    for place, (name, value) in enumerate(known.items()):
-        top, zero, end = 4 + place * _BAR, across(0), across(value)
-        parts.append(
-            f"<g><title>{html.escape(f'{name}: {show(value)}')}</title>"
-            f'<rect class="bar" x="{min(zero, end):.1f}" y="{top + 3}" width="{max(abs(end - zero), 0.5):.1f}" '
-            f'height="{_BAR - 8}"/>{label(left - 6, top + 16, names[name], "end")}'
-            f"{label(max(end, zero) + 5, top + 16, show(value), 'start', 'value')}</g>"
-        )
-    base = 4 + len(known) * _BAR
-    parts.append(f'<line class="axis" x1="{across(0):.1f}" y1="2" x2="{across(0):.1f}" y2="{base}"/>')
-    description = f"{title}: {', '.join(f'{name} {show(value)}' for name, value in known.items())}"
-    return drawing(description, parts, (WIDTH, base + 6))
 
 
 def _x_axis(levels: Sequence[float], plot: Plot, show: Show | None = None) -> list[str]:

@@ -161,15 +161,6 @@ def beside_model(task: Task) -> list[str]:
     return [name for name, _ in task.named_parameters() if not name.startswith(MODEL)]
 
 
-def as_task(model: Task | Backbone) -> Task:
-    """The task itself, or classification by a model, which numbers its classes where it does not know their names."""
-    if isinstance(model, Task):
-        return model
-    if (task := _classifier(model)) is None:
-        raise ConfigError("the model has no head (num_classes is 0), so it gives no answers")
-    return task
-
-
 def _classifier(model: Backbone) -> Task | None:
     """Classification by a checkpoint's head; None where it has none."""
     if not model.config.num_classes:

@@ -13,12 +13,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Trainable(NamedTuple):
-    """How many parameters of a model are trained, how many are frozen, and the names of the tensors on either side."""
+    """How many parameters of a model are trained, how many are frozen, and the names of the trained tensors."""
 
     trained: int
     frozen: int
     trained_names: tuple[str, ...]
-    frozen_names: tuple[str, ...]
 
     def __str__(self) -> str:
         total = self.trained + self.frozen
@@ -32,13 +31,9 @@ def trainable(model: nn.Module) -> Trainable:
     """Which parameters of a model are trained."""
     parameters = list(model.named_parameters())
     free = [(name, parameter.numel()) for name, parameter in parameters if parameter.requires_grad]
-    still = [(name, parameter.numel()) for name, parameter in parameters if not parameter.requires_grad]
-    return Trainable(
-        sum(count for _, count in free),
-        sum(count for _, count in still),
-        tuple(name for name, _ in free),
-        tuple(name for name, _ in still),
-    )
+    trained = sum(count for _, count in free)
+    frozen = sum(parameter.numel() for _, parameter in parameters) - trained
+    return Trainable(trained, frozen, tuple(name for name, _ in free))
 
 
 def freeze_until(model: M, name: str) -> M:

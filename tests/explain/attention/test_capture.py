@@ -183,7 +183,7 @@ def test_gradients_are_those_to_the_attention(name):
     torch.testing.assert_close(seen.gradients[-1].double(), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_gradients_reach_the_tokens_of_a_frozen_model():
+def test_gradients_reach_the_attention_of_a_frozen_model():
     model = tiny().requires_grad_(False)
     images = pictures(model)
     with capture(model, gradients=True) as seen:
@@ -191,9 +191,8 @@ def test_gradients_reach_the_tokens_of_a_frozen_model():
     inputs = images.clone().requires_grad_()
     with capture(model, gradients=True) as other:
         model(inputs)[:, 0].sum().backward()
-    torch.testing.assert_close(seen.token_gradients[1], other.token_gradients[1])
     torch.testing.assert_close(seen.gradients[0], other.gradients[0])
-    assert seen.token_gradients[1].abs().max() > 0
+    assert seen.gradients[0].abs().max() > 0
 
 
 def test_gradients_with_recomputed_blocks():
@@ -217,7 +216,6 @@ def test_gradients_belong_to_the_last_pass():
     with capture(model, gradients=True) as seen:
         (model(images).sum() + model(others).sum()).backward()
         torch.testing.assert_close(seen.gradients[0], expected.gradients[0])
-        torch.testing.assert_close(seen.token_gradients[1], expected.token_gradients[1])
         model(images)
         with pytest.raises(ConfigError, match="no gradient"):
             seen.gradients[1]

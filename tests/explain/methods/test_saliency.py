@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.registered import one_of_each_family, pictures, tiny
+from support.small_tasks import as_task
 from torch import nn
 
 from vitrail.errors import ConfigError, InputError, Unsupported
@@ -10,7 +11,6 @@ from vitrail.explain.methods.gradients import IntegratedGradientsConfig
 from vitrail.explain.methods.perturbation import OcclusionConfig, RISEConfig
 from vitrail.explain.methods.rollout import RolloutConfig
 from vitrail.explain.methods.saliency import METHODS, method_of, methods, saliency
-from vitrail.runs.trained import as_task
 
 ATTENTION = {"relevance", "attention_gradient", "attention", "rollout", "gradient_rollout"}
 ALL = {kind.kind for kind in METHODS}

@@ -123,7 +123,7 @@ class Captured:
         self._model, self._heads, self._rows, self._keep_gradients = model, heads, rows, gradients
         self._entered: dict[int, tuple[Tensor, Grid]] = {}
         self._mixed: dict[int, Tensor] = {}
-        self._gradients: dict[tuple[str, int], Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}  # of the outputs of the heads
         self._passes = dict.fromkeys(self.layers, 0)  # how often each layer was entered
         self._computed: dict[tuple[str, int], Tensor] = {}  # cache of what was read
         self._closing = ExitStack()
@@ -141,12 +141,11 @@ class Captured:
         self.mixed = by_layer(lambda index: self._of_backward(self._mixed.get(index), index))
         self.attention = by_layer(lambda index: self._whole("attention", index, self._weights))
         self.gradients = by_layer(lambda index: self._whole("gradient", index, self._attention_gradient))
-        self.token_gradients = by_layer(lambda index: self._gradient("tokens", index))
 
     def chunks(self, layer: int) -> Iterator[Chunk]:
         """The rows of a layer's attention, some at a time, so that memory is linear in the number of tokens."""
         index = self._index[layer]
-        differentiated = ("mixed", index) in self._gradients
+        differentiated = index in self._gradients
         for rows in self._row_chunks(index):
             yield Chunk(
                 rows, self._weights(index, rows), self._attention_gradient(index, rows) if differentiated else None
@@ -193,10 +192,8 @@ class Captured:
             entering = inputs[0]
             if not _recomputing():
                 self._begin(index)
-            if self._keep_gradients and torch.is_grad_enabled():
-                if not entering.requires_grad:  # weights and images are frozen: the graph starts here
-                    entering.requires_grad_()
-                self._follow("tokens", index, entering)
+            if self._keep_gradients and torch.is_grad_enabled() and not entering.requires_grad:
+                entering.requires_grad_()  # weights and images are frozen: the graph starts here
             # Between stages the input is a map B C h w.
             on_map = (to_tokens(entering), (entering.shape[2], entering.shape[3])) if entering.ndim == 4 else None
             self._entered[index] = on_map or (entering, inputs[1])
@@ -209,24 +206,23 @@ class Captured:
         self._passes[index] += 1
         self._mixed.pop(index, None)
         self._computed.pop(("gradient", index), None)
-        for what in ("tokens", "mixed"):
-            self._gradients.pop((what, index), None)
+        self._gradients.pop(index, None)
 
     def _mixing(self, index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def keep(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             self._mixed[index] = inputs[0]
             if inputs[0].requires_grad:
-                self._follow("mixed", index, inputs[0])
+                self._follow(index, inputs[0])
 
         return keep
 
-    def _follow(self, what: str, index: int, tensor: Tensor) -> None:
+    def _follow(self, index: int, tensor: Tensor) -> None:
         current = self._passes[index]
 
         def keep(gradient: Tensor) -> None:
             if self._passes[index] != current:
                 return  # from an earlier pass
-            self._gradients[what, index] = (to_tokens(gradient) if gradient.ndim == 4 else gradient).detach()
+            self._gradients[index] = gradient.detach()
             self._computed.pop(("gradient", index), None)
 
         # The hook refers to self, which refers to the tensor: no collector sees the cycle; the block's end breaks it.
@@ -285,9 +281,6 @@ class Captured:
         with torch.no_grad(), frozen_statistics(module):
             return module.contents(self._typed_tokens(index), self._at(index)[1])
 
-    def _gradient(self, what: str, index: int) -> Tensor:
-        return self._of_backward(self._gradients.get((what, index)), index)
-
     def _of_backward(self, tensor: Tensor | None, index: int) -> Tensor:
         if not self._keep_gradients:
             raise ConfigError("gradients were not captured; use capture(model, gradients=True)")
@@ -316,7 +309,7 @@ class Captured:
     def _attention_gradient(self, index: int, rows: Tensor) -> Tensor:
         """The gradient with respect to some rows of the attention: B A R P+N."""
         module, heads, (tokens, grid) = self.layers[index].module, self._chosen_heads(index), self._at(index)
-        mixed = self._gradient("mixed", index).float()  # B P+N Av
+        mixed = self._of_backward(self._gradients.get(index), index).float()  # B P+N Av
         if isinstance(module, Subsampled):
             mixed = mixed[:, module.query_of_patch(grid, rows)]
         else:
