@@ -94,7 +94,7 @@ class App:
             return
         for name, value in (HEADERS | {"x-request-id": request_id}).items():
             response.headers.setdefault(name, value)
-        if self.draining or response.status_code in (408, 413):
+        if self.draining or request.slow or response.status_code in (408, 413):
             response.headers["connection"] = "close"
         await response(scope, receive, send)
         self._record(request, response, request_id, time.monotonic() - start)
@@ -126,7 +126,7 @@ class App:
         except Exception as error:  # whatever it is, only this request fails
             log("error", "failed", route=request.scope["path"], error=repr(error))
             response = _error(500, "internal error; see the log of the service")
-        if request.unread:
+        if request.unread and not request.slow:
             await request.discard(self.config)
         return response
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.model import ServedModel
+from vitrail.serve.upload_rate import UploadRate
 
 _SMOOTHING = 0.2  # weight of the newest batch in the moving average of the rate
 
@@ -46,24 +47,39 @@ class _Item:
     since: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Reservation:
     """The images and bytes that one request occupies; released when it is answered."""
 
-    def __init__(self, limiter: "Limiter") -> None:
-        self._limiter, self.images, self.bytes = limiter, 0, 0
+    limiter: "Limiter"
+    images: int = 0
+    bytes: int = 0
+    upload: UploadRate | None = None  # while its body arrives
 
     def add_images(self, count: int) -> None:
-        """Reserves room for images, or raises Overloaded."""
-        self._limiter.check(count)
+        """Reserves room for images whose files have arrived, or raises Overloaded."""
+        self.limiter.check(count)
         self.images += count
-        self._limiter.images += count
+        self.limiter.images += count
+        self.limiter.metrics.set("waiting_images", self.limiter.images)
 
     def add_bytes(self, count: int) -> None:
-        """Reserves memory for a part of the body, or raises Overloaded."""
-        if self._limiter.bytes + count > self._limiter.config.max_memory:
-            raise Overloaded("memory", 1)
+        """Reserves memory for a part of the body; the slowest upload is dropped when there is no room."""
+        while self.limiter.bytes + count > self.limiter.config.max_memory:
+            slowest = self.limiter.slowest()
+            if slowest is None or slowest is self:
+                raise Overloaded("memory", 1)
+            slowest.drop()
         self.bytes += count
-        self._limiter.bytes += count
+        self.limiter.bytes += count
+
+    def drop(self) -> None:
+        """Ends the upload and frees its bytes at once: another one needs the room."""
+        assert self.upload is not None  # noqa: S101  (only uploads in progress are dropped)
+        self.upload.drop()
+        self.upload = None
+        self.limiter.bytes -= self.bytes
+        self.bytes = 0
 
 
 class Limiter:
@@ -73,6 +89,7 @@ class Limiter:
         self.config, self.metrics = config, metrics
         self.images = self.bytes = 0
         self.rate = 0.0  # images per second, once known
+        self._requests: set[Reservation] = set()
 
     @property
     def delay(self) -> float:
@@ -86,15 +103,21 @@ class Limiter:
         if self.delay > self.config.max_delay:
             raise Overloaded("slow", self.delay - self.config.max_delay)
 
+    def slowest(self) -> Reservation | None:
+        """The upload in progress with the lowest rate, of those that hold memory."""
+        uploads = [(one.upload.rate, one) for one in self._requests if one.upload is not None and one.bytes]
+        return min(uploads, key=lambda pair: pair[0])[1] if uploads else None
+
     @contextlib.contextmanager
     def admit(self) -> Iterator[Reservation]:
-        """Room for a request with one image, or Overloaded at once."""
+        """A request whose body may be read, or Overloaded at once; its images count from when they have arrived."""
+        self.check(1)
         reservation = Reservation(self)
-        reservation.add_images(1)
-        self.metrics.set("waiting_images", self.images)
+        self._requests.add(reservation)
         try:
             yield reservation
         finally:
+            self._requests.remove(reservation)
             self.images -= reservation.images
             self.bytes -= reservation.bytes
             self.metrics.set("waiting_images", self.images)

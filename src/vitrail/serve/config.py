@@ -26,10 +26,11 @@ class ServeConfig(Config):
     max_batch: Count = 32
     batch_wait: NotNegative = 0.005
     max_delay: Positive = 2.0
-    max_waiting: Count = 256  # images that are being received, decoded, queued or computed
+    max_waiting: Count = 256  # images that are being decoded, queued or computed
     max_explaining: CountFromZero = 4  # explanations that run or wait
     max_bytes: Count = 16 << 20  # per request
     max_memory: Count = 256 << 20  # bytes of all requests together
+    min_rate: CountFromZero = 1000  # bytes per second at which a body must arrive; 0: at any rate
     max_files: Count = 64  # per request
     max_pixels: Count = 25_000_000  # per image
     max_connections: Count = 512

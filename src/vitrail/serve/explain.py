@@ -59,6 +59,7 @@ class ExplainHandler:
             files = await self._predictor.receive(request, reservation)
             if len(files) > 1:
                 raise HTTPException(400, f"/explain takes one image, got {len(files)}")
+            reservation.add_images(1)
             found = await request.while_connected(self._explain(files[0], served, explainer, options))
         request.notes |= {"images": 1, "bytes": len(files[0].data), "explained": options.method.method}
         in_thread = self._predictor.in_thread

@@ -49,8 +49,7 @@ class Predictor:
         display = request.parameter("display") is not None
         with self.limiter.admit() as reservation:
             files = await self.receive(request, reservation)
-            if len(files) > 1:
-                reservation.add_images(len(files) - 1)
+            reservation.add_images(len(files))
             each = [self._predict_file(file, served, top=top, display=display) for file in files]
             results = await request.while_connected(_gather(each))
         computed = [result for result in results if "error" not in result]

@@ -9,15 +9,20 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as StarletteRequest
 from starlette.types import Message, Receive, Scope
 
-from vitrail.serve.batching import Reservation
+from vitrail.serve.batching import Overloaded, Reservation
 from vitrail.serve.config import ServeConfig
+from vitrail.serve.upload_rate import UploadRate
 
 MAX_PARAMETERS = 16
 T = TypeVar("T")
 
 
 class Request(StarletteRequest):
-    """`unread`: whether a part of the body has not arrived yet; `notes`: what the handler adds to the log line."""
+    """A request of Starlette with limits.
+
+    `unread`: whether a part of the body has not arrived yet; `slow`: whether reading it was given up; `notes`: what the
+    handler adds to the log line.
+    """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         async def tracked() -> Message:
@@ -28,6 +33,7 @@ class Request(StarletteRequest):
         super().__init__(scope, tracked)
         self.notes: dict[str, Any] = {}
         self.unread = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
+        self.slow = False
 
     def parameter(self, name: str) -> str | None:
         """A parameter of the query; None when it is missing."""
@@ -37,30 +43,41 @@ class Request(StarletteRequest):
 
     async def read(self, reservation: Reservation, config: ServeConfig) -> bytes:
         """The whole body. One that is too long is read on a while: a client that still sends would miss the error."""
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in self.stream():
-            size += len(chunk)
-            if size <= config.max_bytes:
-                reservation.add_bytes(len(chunk))
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-            if size > 2 * config.max_bytes:
-                break
+        body, size = bytearray(), 0
+        reservation.upload = upload = UploadRate(config.min_rate)
+        try:
+            async with upload.timeout:
+                async for chunk in self.stream():
+                    size += len(chunk)
+                    if size <= config.max_bytes:
+                        reservation.add_bytes(len(chunk))
+                        body += chunk
+                    else:
+                        body.clear()
+                    if size > 2 * config.max_bytes:
+                        break
+                    upload.add(len(chunk))
+        except TimeoutError:
+            self.slow = True
+            if upload.dropped:
+                raise Overloaded("memory", 1) from None
+            raise HTTPException(408, f"the request body was sent at less than {upload.required}") from None
+        finally:
+            reservation.upload = None
         if size > config.max_bytes:
             raise HTTPException(413, f"the request body exceeds the limit of {config.max_bytes:,} bytes")
-        return b"".join(chunks)
+        return bytes(body)
 
     async def discard(self, config: ServeConfig) -> None:
         """Reads the rest of a body that is not needed, for the same reason; within limits on bytes and time."""
-        size = 0
+        size, upload = 0, UploadRate(config.min_rate)
         try:
-            async with asyncio.timeout(config.timeout):
+            async with asyncio.timeout(config.timeout), upload.timeout:
                 async for chunk in self.stream():
                     size += len(chunk)
                     if size > 2 * config.max_bytes:
                         return
+                    upload.add(len(chunk))
         except (TimeoutError, ClientDisconnect):
             return
 
