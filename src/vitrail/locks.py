@@ -16,6 +16,7 @@ from pathlib import Path
 
 from vitrail.errors import BusyError, Notice, WriteError
 from vitrail.files import lock
+from vitrail.strict_json import to_json
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 _HOLDER = 4096  # bytes of a lock file that are read
@@ -80,7 +81,7 @@ def _is_open(handle: int, file: Path) -> bool:
 
 def _sign(handle: int) -> None:
     """Writes who holds the lock; on a full disk the lock holds without a name."""
-    text = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+    text = to_json({"pid": os.getpid(), "host": socket.gethostname()}).encode()
     with contextlib.suppress(OSError):
         os.ftruncate(handle, os.pwrite(handle, text, 0))
 

@@ -1,7 +1,6 @@
 """The verbs train, eval, predict, doctor and demo."""
 
 import argparse
-import json
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.cli import shipping
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError, DataError, Notice, nearest
+from vitrail.strict_json import to_json
 from vitrail.suggest import suggest_path
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def predict(options: argparse.Namespace) -> None:
     for result in shipping.answers(model, paths, top=options.top):
         results.append(result)
         text = result.error if result.answer is None else f"{result.path}: {result.answer.text()}"
-        print(json.dumps(result.to_dict(), ensure_ascii=False) if options.json else text)  # noqa: T201
+        print(to_json(result.to_dict()) if options.json else text)  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vitrail.errors import ConfigError, Notice, nearest
+from vitrail.strict_json import to_json
 
 if TYPE_CHECKING:
     from vitrail.report import Report
@@ -157,7 +158,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     """What stands for letters that cannot be encoded, and where the text goes on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+    return to_json(error.object[error.start : error.end], ascii_only=True)[1:-1], error.end
 
 
 def show_report(report: "Report", options: argparse.Namespace) -> None:

@@ -1,12 +1,12 @@
 """The verbs that look at models and weights: models, info, convert."""
 
 import argparse
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.errors import ConfigError
+from vitrail.strict_json import to_json
 
 if TYPE_CHECKING:
     from vitrail.models.backbone import Backbone
@@ -36,7 +36,7 @@ def models(options: argparse.Namespace) -> None:
         size = list(config.image_size)
         rows.append({"name": name, "parameters": parameters, "macs": macs, "image_size": size, "weights": weights})
     if options.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))  # noqa: T201
+        print(to_json(rows, indent=2))  # noqa: T201
         return
     table = Table("model", "image", "parameters", "GMACs", "weights that fit", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"

@@ -13,6 +13,7 @@ from rich.text import Text as RichText
 from vitrail.errors import ConfigError, nearest
 from vitrail.report import markup, terminal
 from vitrail.report.sections import Section, from_data, to_data, walk
+from vitrail.strict_json import to_json
 
 _NUMBERS = re.compile(r"\[\n[\s\d,.eE+-]+\]")  # a list of numbers with each on a line of its own
 
@@ -52,7 +53,7 @@ class Report:
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with all digits, also written to `path` where one is given."""
         data = {"title": self.title, "sections": [to_data(section) for section in self.sections]}
-        text = json.dumps(data, indent=2, ensure_ascii=False)
+        text = to_json(data, indent=2)
         return _written(_NUMBERS.sub(lambda found: re.sub(r"\s+", "", found[0]).replace(",", ", "), text), path)
 
     @classmethod

@@ -1,6 +1,5 @@
 """The files of the page at /, and sample images where the package has some that fit the model."""
 
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.embedded import read_embedded
 from vitrail.packaged import samples
 from vitrail.serve.overlay import png
+from vitrail.strict_json import to_json
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
@@ -29,7 +29,7 @@ def page_files(outputs: Sequence[str]) -> dict[str, PageFile]:
     images = _samples(set(outputs))
     paths = {label: f"/samples/{number}.png" for number, label in enumerate(images)}
     listed = [{"address": path, "label": label} for label, path in paths.items()]
-    files["/samples.json"] = PageFile(json.dumps(listed).encode(), "application/json")
+    files["/samples.json"] = PageFile(to_json(listed).encode(), "application/json")
     return files | {paths[label]: PageFile(image, "image/png") for label, image in images.items()}
 
 

@@ -22,6 +22,7 @@ from rich.progress import (
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.files import write_atomically
 from vitrail.report import show
+from vitrail.strict_json import to_json
 from vitrail.training.eta import LONG, StepTimer, duration
 
 _COUNT = "images"  # the metric that is the number of validation images, the same each time
@@ -137,7 +138,7 @@ class Logs:
         flat |= {name: value for name, value in entry.items() if isinstance(value, int | float)}
         try:
             with self.file.open("a") as file:
-                file.write(json.dumps(flat) + "\n")
+                file.write(to_json(flat, ascii_only=True) + "\n")
         except OSError as error:
             raise TrainingError(f"{self.file} could not be written, the checkpoints are whole: {error}") from error
         for writer in self.writers:

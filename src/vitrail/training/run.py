@@ -9,7 +9,6 @@ beside its model, such as a decoder.
 """
 
 import inspect
-import json
 import platform
 import re
 import shlex
@@ -37,6 +36,7 @@ from vitrail.report.metric import figures
 from vitrail.runs.evaluate import Evaluation, evaluate_model
 from vitrail.runs.record import Record, Result
 from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
 from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
 from vitrail.training.config import TrainConfig, usual_name
@@ -205,7 +205,7 @@ def _hint(name: str, options: Sequence[str]) -> str:
         return f"what the command line calls --{name.replace('_', '-')} is {_IN_PYTHON[name]} in Python"
     if (key := usual_name(name)) is not None:
         first, _, last = key.partition(".")
-        return f"here that is {first}={{{json.dumps(last)}: ...}}" if last else f"here that is {first}="
+        return f"here that is {first}={{{to_json(last)}: ...}}" if last else f"here that is {first}="
     return nearest(name, {*options, *inspect.signature(train).parameters} - {"changes"})
 
 

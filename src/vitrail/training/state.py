@@ -6,6 +6,7 @@ counters. Random numbers need no place in it: those of a step come from (seed, s
 """
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from torch import Tensor
 from vitrail.errors import CheckpointError, Notice, TrainingError
 from vitrail.files import digest, write_tensors
 from vitrail.models.checkpoint.files import read
+from vitrail.strict_json import to_json
 from vitrail.tasks.task import Task
 from vitrail.training.optim.ema import Average
 
@@ -104,12 +106,15 @@ class Header(NamedTuple):
 
     def to_json(self) -> str:
         """Text for a file's header."""
-        return json.dumps({"identity": self.identity, "progress": asdict(self.progress), "counters": self.counters})
+        return to_json({"identity": self.identity, "progress": asdict(self.progress), "counters": self.counters})
 
     @classmethod
     def from_json(cls, text: str) -> "Header":
         """The inverse of `to_json`."""
         data = json.loads(text)
+        for entry in data["progress"]["history"]:  # a metric that was undefined is null in JSON
+            for part in entry.keys() & {"train", "val"}:
+                entry[part] = {name: math.nan if value is None else value for name, value in entry[part].items()}
         return cls(data["identity"], Progress(**data["progress"]), data["counters"])
 
 

@@ -1,6 +1,5 @@
 """The card of an artefact: its task, preprocessing, licence and recipe as one JSON, stored inside the file."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -13,6 +12,7 @@ from vitrail.data.targets.target import schema_from_dict, schema_to_dict
 from vitrail.errors import CheckpointError, ConfigError, nearest
 from vitrail.models.registry import family_of
 from vitrail.runs.trained import TrainedModel
+from vitrail.strict_json import from_json, to_json
 from vitrail.tasks.task import Task, TaskConfig
 
 KEY = "vitrail"  # the name of the card in a file's metadata
@@ -70,7 +70,7 @@ class Card:
             "schema": schema_to_dict(self.schema),
             "preprocess": to_dict(self.preprocess),
         }
-        return json.dumps({"version": VERSION, **plain, **stored}, ensure_ascii=False)
+        return to_json({"version": VERSION, **plain, **stored})
 
     @classmethod
     def from_json(cls, text: str | None, *, name: str) -> Self:
@@ -78,7 +78,7 @@ class Card:
         if not text:
             raise CheckpointError(f"{name} has no vitrail metadata; it must be a file that `vitrail export` wrote")
         try:
-            data = json.loads(text)
+            data = from_json(text)
             version = data.pop("version", None)
             if version != VERSION:
                 raise CheckpointError(

@@ -1,13 +1,13 @@
 """Which model an engine runs: its name, and a hash of its weights and of everything else that answers depend on."""
 
 import hashlib
-import json
 from pathlib import Path
 
 from vitrail.config import to_dict
 from vitrail.data.targets.target import schema_to_dict
 from vitrail.deploy.artefact.engine import Engine, TorchEngine
 from vitrail.files import digest
+from vitrail.strict_json import to_json
 
 MARK = "@"  # between the two, as between a name and its revision
 _LENGTH = 12  # letters of the hash
@@ -40,7 +40,7 @@ def _hash(engine: Engine) -> str:
     """A SHA-256 of weights, task and preprocessing; that of an artefact is of its files."""
     card = engine.card
     meaning = [to_dict(card.config), schema_to_dict(card.schema), card.state, to_dict(card.preprocess), card.step]
-    text = json.dumps([meaning, engine.half, engine.dynamic])
+    text = to_json([meaning, engine.half, engine.dynamic], ascii_only=True)
     if isinstance(engine, TorchEngine):
         return digest(text, engine.trained.backbone.state_dict())
     total = hashlib.sha256(text.encode())

@@ -13,6 +13,7 @@ from vitrail.deploy.artefact.opening import is_artefact, open_engine
 from vitrail.deploy.bulk.image_files import ImageFile, predict_images
 from vitrail.deploy.bulk.prediction_table import Row, row_of
 from vitrail.errors import ConfigError
+from vitrail.strict_json import to_json
 
 _QUIET = ("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it prints advice to its own developers
 
@@ -28,7 +29,7 @@ class Worker:
         images = [_image(*json.loads(text)) for text in rows["image"]]
         columns = self.engine.task.columns
         found = predict_images(self.engine, images, top=self.top)
-        return {"row": [json.dumps(row_of(prediction, columns)) for prediction in found]}
+        return {"row": [to_json(row_of(prediction, columns), ascii_only=True) for prediction in found]}
 
 
 def predict_on_cluster(
@@ -52,7 +53,7 @@ def predict_on_cluster(
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        rows = [{"image": json.dumps(_plain(image))} for image in images]
+        rows = [{"image": to_json(_plain(image), ascii_only=True)} for image in images]
         way = {"threads": threads, "half": engine.half, "dynamic": engine.dynamic}
         shares = max(workers, -(-len(rows) // batch))
         found = ray.data.from_items(rows, override_num_blocks=min(shares, len(rows))).map_batches(

@@ -21,6 +21,7 @@ from vitrail.deploy.bulk.safe_cells import plain_cell, safe_cell
 from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.files import open_regular, write_atomically
 from vitrail.locks import locked
+from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Prediction
 
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -163,8 +164,8 @@ def _write_lines(rows: Sequence[Row], path: Path) -> None:
 
 def _line(row: Row) -> str:
     """A row as JSON that people can read; with escapes where a name is not UTF-8."""
-    text = json.dumps(row, ensure_ascii=False)
-    return (text if _is_text(text) else json.dumps(row)) + "\n"
+    text = to_json(row)
+    return (text if _is_text(text) else to_json(row, ascii_only=True)) + "\n"
 
 
 def _is_text(name: str) -> bool:
@@ -195,10 +196,7 @@ def _write_csv(rows: Sequence[Row], path: Path, columns: Sequence[str]) -> None:
 
 def _flat(row: Row) -> Row:
     """Lists and mappings as JSON text, for formats whose cells are plain values."""
-    return {
-        name: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-        for name, value in row.items()
-    }
+    return {name: to_json(value) if isinstance(value, list | dict) else value for name, value in row.items()}
 
 
 def _is_numeric(rows: Sequence[Row], column: str) -> bool:

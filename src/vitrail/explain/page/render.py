@@ -4,7 +4,6 @@ write_page(Gallery(title="cat.jpg", views=views), "cat.html")
 """
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from io import BytesIO
@@ -21,6 +20,7 @@ from vitrail.files import write_atomically
 from vitrail.report import page
 from vitrail.report.markup import environment
 from vitrail.report.styles import css
+from vitrail.strict_json import to_json
 
 PACKAGE = "vitrail.explain.page"
 MAX_BYTES = 5_000_000  # of a page
@@ -106,7 +106,7 @@ def _render(gallery: Gallery, data: Mapping[str, Any], left_out: str) -> str:
             means=mean_table(gallery),
             each=narrow_table(gallery),
             notes=_notes(gallery, left_out),
-            data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+            data=to_json(data, compact=True).replace("<", "\\u003c"),
             script=script,
         )
     )

@@ -1,6 +1,5 @@
 """Loading and saving: `load` and `convert` read vitrail, timm, Hugging Face and torchvision; `save` writes vitrail."""
 
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from vitrail.models.checkpoint.unwrap import candidates, say_prefix
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
 from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import FAMILIES, build, family_of, is_known, presets, resolve
+from vitrail.strict_json import to_json
 
 __all__ = ["convert", "load", "save"]
 
@@ -151,7 +151,7 @@ def save(model: Backbone, path: str | Path) -> Path:
         raise ConfigError(f"cannot save as {path.suffix}; use a folder ({path.with_suffix('')}) or .safetensors")
     model = _bare(model)
     about = describe_model(model)
-    header = json.dumps(about)
+    header = to_json(about, ascii_only=True)
     state = model.state_dict()
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
     # One entry, since safetensors shuffles several: the same model gives the same bytes.
