@@ -134,6 +134,13 @@ def test_the_best_and_between_equals_the_likelier():
     assert not regressor().is_better({"r2": 0.5}, {"r2": 0.5})
 
 
+def test_a_lower_metric_is_better_where_its_description_says_so(monkeypatch):
+    task = regressor()
+    monkeypatch.setattr(type(task), "best_metric", "rmse")
+    assert task.is_better({"rmse": 0.4}, {"rmse": 0.5})
+    assert not task.is_better({"rmse": 0.6}, {"rmse": 0.5})
+
+
 @pytest.mark.parametrize("name", ["huber", "mae"])
 def test_a_teacher_is_refused_where_there_is_nothing_to_learn_from_one(name):
     with pytest.raises(ConfigError, match="teacher"):

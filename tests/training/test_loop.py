@@ -130,7 +130,7 @@ def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path, caps
     assert published == [0.5, 0.7]
     assert (progress.best, progress.best_epoch, progress.best_step) == (0.7, 3, 12)
     said = capsys.readouterr().err
-    assert said.count("epoch 1 had a higher accuracy, 0.9000") == said.count("warm-up") == 1
+    assert said.count("epoch 1 had a better accuracy, 0.9000") == said.count("warm-up") == 1
 
 
 def test_between_equals_the_likelier_is_the_best(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrail.errors import Unsupported
 from vitrail.models.backbone import Backbone
-from vitrail.training.overlay import light
+from vitrail.training.overlay import heat_map
 
 
 def small(**changes) -> Backbone:
@@ -34,7 +34,7 @@ def test_the_class_token_looks_as_the_last_block_does(placement, registers):
     model = small(norm_placement=placement, registers=registers, dropout=0.1)
     images = torch.rand(3, 3, 16, 24)
     whole = last_attention(model, images)
-    found = light(model.train(), images)
+    found = heat_map(model.train(), images)
     assert model.training
     assert found.words == "where the class token looks"
     assert found.maps.shape == (3, 2, 3)
@@ -46,7 +46,7 @@ def test_the_class_token_looks_as_the_last_block_does(placement, registers):
 def test_patches_that_are_read_together_tell_what_they_attend_to(prefix):
     model = small(pool="mean", class_token=prefix > 0, registers=max(prefix - 1, 0))
     images = torch.rand(3, 3, 16, 24)
-    found = light(model, images)
+    found = heat_map(model, images)
     assert found.words == "the attention that patches receive"
     torch.testing.assert_close(
         found.maps.flatten(1), last_attention(model, images)[:, prefix:, prefix:].mean(dim=1), atol=1e-6, rtol=1e-5
@@ -56,7 +56,7 @@ def test_patches_that_are_read_together_tell_what_they_attend_to(prefix):
 def test_a_pooling_query_shows_where_it_looks():
     model = small(pool="attention", class_token=False).eval()
     images = torch.rand(2, 3, 16, 24)
-    found = light(model, images)
+    found = heat_map(model, images)
     assert found.words == "what the pooling query attends to"
     torch.testing.assert_close(found.maps.sum(dim=(1, 2)), torch.ones(2))
     torch.testing.assert_close(
@@ -67,7 +67,7 @@ def test_a_pooling_query_shows_where_it_looks():
 def test_without_a_matrix_slopes_tell_what_speaks_for_the_answer():
     model = small(pool="mean", class_token=False, attention="linformer").eval()
     images = torch.rand(3, 3, 16, 24)
-    found = light(model, images)
+    found = heat_map(model, images)
     assert found.words == "the effect of each patch on the answer"
     with torch.no_grad():
         features = model.features(images)
@@ -80,7 +80,7 @@ def test_without_a_matrix_slopes_tell_what_speaks_for_the_answer():
 
 def test_tokens_that_were_merged_are_lit_in_their_places():
     model = small(pool="mean", class_token=False, reduce={"kind": "merge", "amount": 2})
-    found = light(model, torch.rand(2, 3, 16, 24))
+    found = heat_map(model, torch.rand(2, 3, 16, 24))
     assert found.words == "the effect of each patch on the answer"
     assert found.maps.shape == (2, 2, 3)
 
@@ -89,7 +89,7 @@ def test_tokens_that_were_merged_are_lit_in_their_places():
 def test_every_family_has_something_to_show(name):
     model = tiny(name).train()
     images = pictures(model)
-    found = light(model, images)
+    found = heat_map(model, images)
     assert model.training
     grid = model.config.grid(model.config.image_size)
     assert found.maps.shape == (len(images), *grid)
@@ -102,4 +102,4 @@ def test_every_family_has_something_to_show(name):
 
 def test_what_looks_nowhere_says_so():
     with pytest.raises(Unsupported, match="no patch has a positive effect"):
-        light(small(depth=0), torch.rand(1, 3, 16, 24))
+        heat_map(small(depth=0), torch.rand(1, 3, 16, 24))

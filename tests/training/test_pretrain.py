@@ -134,6 +134,8 @@ def test_it_is_evaluated_and_answers_nothing(done: Run) -> None:
 def test_what_needs_labels_is_refused() -> None:
     with pytest.raises(ConfigError, match="mix"):
         make_plan(data(), task="mae", changes={**MODEL, "mix": {"mixup": 0.2}})
+    with pytest.raises(ConfigError, match="mix"):
+        make_plan(data(), task="mae", changes={**MODEL, "mix.mixup": 0.2})
     with pytest.raises(ConfigError, match="label_smoothing"):
         make_plan(data(), task="mae", changes={**MODEL, "task": {"label_smoothing": 0.1}})
     with pytest.raises(ConfigError, match="teacher"):

@@ -1,12 +1,18 @@
 """Which task a run has: by its name, by the data, by a recipe; and whose options are refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from support.registered import tiny
 from support.small_data import Made, photos, split
 
+from vitrail.data.augment.augmentation import MixConfig
 from vitrail.data.dataset import Splits
 from vitrail.data.targets import NumbersTarget
+from vitrail.data.targets.target import Target
 from vitrail.errors import ConfigError
+from vitrail.models.checkpoint import save
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.distill import DistillConfig
 from vitrail.tasks.mae import MAEConfig
@@ -23,6 +29,16 @@ def numbers() -> Splits:
         return Made(made.array, {"numbers": torch.rand(count, 1)}, {"numbers": NumbersTarget(names=("age",))})
 
     return Splits(part(20), part(12), None)
+
+
+def test_targets_that_cannot_be_mixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(NumbersTarget, "mix", Target.mix)
+    with pytest.raises(ConfigError, match="mixup"):
+        make_plan(numbers(), changes={"mix": {"mixup": 0.2}})
+    save(tiny(num_classes=0), tmp_path)  # weights to start from are tuned with a recipe that mixes
+    plan = make_plan(numbers(), start=tmp_path)
+    assert plan.config.mix == MixConfig()
+    assert any("Mixup" in note for note in plan.notes)
 
 
 def test_a_recipe_is_separated_from_its_task() -> None:

@@ -106,9 +106,9 @@ class Task(nn.Module, ABC):
 
     config: TaskConfig
     schema: Schema
-    best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by, higher is better
-    tie_metric: ClassVar[str | None] = None  # decides between equals, lower is better
-    about_metrics: ClassVar[Mapping[str, Metric]] = {}
+    best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by
+    tie_metric: ClassVar[str | None] = None  # decides between equals
+    about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
     relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
@@ -148,9 +148,13 @@ class Task(nn.Module, ABC):
 
     def is_better(self, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         """Whether a validation beats another; between equals, as few images often give, `tie_metric` decides."""
-        if new[self.best_metric] != old[self.best_metric] or self.tie_metric is None:
-            return new[self.best_metric] > old[self.best_metric]
-        return new.get(self.tie_metric, math.inf) < old.get(self.tie_metric, math.inf)
+        for name in (self.best_metric, self.tie_metric):
+            metric = self.about_metrics.get(name or "")
+            sign = -1 if metric is not None and not metric.higher else 1
+            first, second = (sign * scores.get(name or "", -sign * math.inf) for scores in (new, old))
+            if first != second:
+                return first > second
+        return False
 
     def adopt(self, results: Mapping[str, Any]) -> None:
         """Takes over what a validation chose, e.g. thresholds."""

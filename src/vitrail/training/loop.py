@@ -169,13 +169,16 @@ class Loop:
         return True
 
     def _explain_warmup(self, best: float) -> None:
-        """Says of the first epoch that counts why it goes before a higher one of the warm-up, if there was one."""
-        name = self.learner.task.best_metric
-        scores = {entry["val"][name]: entry["epoch"] for entry in self.progress.history if "val" in entry}
-        if higher := [value for value in scores if value > best]:
+        """Says of the first epoch that counts why it goes before a better one of the warm-up, if there was one."""
+        task, epoch = self.learner.task, None
+        name = task.best_metric
+        for entry in self.progress.history:
+            if "val" in entry and task.is_better({name: entry["val"][name]}, {name: best}):
+                epoch, best = entry["epoch"], entry["val"][name]
+        if epoch is not None:
             self.logs.say(
-                f"epoch {scores[max(higher)]} had a higher {name}, {max(higher):.4f}, but warm-up epochs are never "
-                "chosen as the best (schedule.warmup_epochs)"
+                f"epoch {epoch} had a better {name}, {best:.4f}, but warm-up epochs are never chosen as the best "
+                "(schedule.warmup_epochs)"
             )
 
     def _is_better(self, results: Mapping[str, float]) -> bool:

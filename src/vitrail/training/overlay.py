@@ -17,7 +17,7 @@ _STRETCHED = "stretched to the range of each picture"
 _NOT_WHY = "It shows where information was taken from, not why the answer was given."
 
 
-class Light(NamedTuple):
+class HeatMap(NamedTuple):
     """Maps B h w, none negative; what they show in a few words, and in sentences for a page."""
 
     maps: Tensor
@@ -25,7 +25,7 @@ class Light(NamedTuple):
     text: str
 
 
-def light(model: Backbone, images: Tensor, target: Tensor | None = None) -> Light:
+def heat_map(model: Backbone, images: Tensor, target: Tensor | None = None) -> HeatMap:
     """What a model attends to in float images B C H W, or Grad-CAM where it has no attention matrix.
 
     `target` B is the output that Grad-CAM explains, the largest by default. The mode of the model is kept. Unsupported,
@@ -45,7 +45,7 @@ def light(model: Backbone, images: Tensor, target: Tensor | None = None) -> Ligh
         model.train(learning)
 
 
-def _attended(model: ViT, images: Tensor) -> Light:
+def _attended(model: ViT, images: Tensor) -> HeatMap:
     """What the tokens that the head reads attend to, in the mean of the heads.
 
     What goes to prefix tokens is left out, so that a map sums to at most 1.
@@ -54,7 +54,7 @@ def _attended(model: ViT, images: Tensor) -> Light:
         features = model.features(images)
         maps = model.pool.weights(features.patches)[:, :, 0].mean(dim=1).unflatten(1, features.grid)  # B h w
         text = f"What the query that pools the patches attends to, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
-        return Light(maps.float(), "what the pooling query attends to", text)
+        return HeatMap(maps.float(), "what the pooling query attends to", text)
     tokens, grid = model.embed(images)
     for block in model.blocks[:-1]:
         tokens = block(tokens, grid)
@@ -66,15 +66,15 @@ def _attended(model: ViT, images: Tensor) -> Light:
     maps = (torch.stack(sums).sum(dim=0) / len(asking))[:, -count:].unflatten(1, grid).float()  # B P+N -> B h w
     if by_class:
         text = f"What the class token attends to in the last block, mean of the heads, {_STRETCHED}. {_NOT_WHY}"
-        return Light(maps, "where the class token looks", text)
+        return HeatMap(maps, "where the class token looks", text)
     text = (
         "How much attention each patch receives from all patches in the last block, mean of the heads, "
         f"{_STRETCHED}. {_NOT_WHY}"
     )
-    return Light(maps, "the attention that patches receive", text)
+    return HeatMap(maps, "the attention that patches receive", text)
 
 
-def _activated(model: Backbone, images: Tensor, target: Tensor | None) -> Light:
+def _activated(model: Backbone, images: Tensor, target: Tensor | None) -> HeatMap:
     """The positive effect of each patch on the answer."""
     maps = grad_cam(model, images, target)
     if not maps.any():
@@ -83,4 +83,4 @@ def _activated(model: Backbone, images: Tensor, target: Tensor | None) -> Light:
         "The positive effect of each patch on the answer: its features, weighted by their gradients (Grad-CAM), "
         f"{_STRETCHED}."
     )
-    return Light(maps, "the effect of each patch on the answer", text)
+    return HeatMap(maps, "the effect of each patch on the answer", text)

@@ -1,6 +1,5 @@
 """What a run will be, decided before its first step: data, task, model, sizes, batch; each choice with its reason."""
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,14 @@ from torch import nn
 from yaml.error import MarkedYAMLError
 
 from vitrail.config import from_dict, to_dict
+from vitrail.data.augment.augmentation import MixConfig
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.opening import survey
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
+from vitrail.data.targets.target import Target
 from vitrail.errors import BrokenImage, ConfigError, HeadNotice, ResampledNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
@@ -27,6 +28,7 @@ from vitrail.packaged import NAME as PACKAGED
 from vitrail.recipes import read_recipe
 from vitrail.runs.record import FILE, VERSION, Record
 from vitrail.runs.trained import open_model
+from vitrail.strict_json import from_json, to_json
 from vitrail.tasks.distill import Teacher as Listener
 from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
@@ -77,7 +79,7 @@ class Plan:
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
         data = {"images": len(train), "checksum": train.checksum()}
         about = {"recipe": recipe, "model": self.model, "data": data, "preprocess": to_dict(self.preprocess)}
-        plain: dict[str, Any] = json.loads(json.dumps(about))
+        plain: dict[str, Any] = from_json(to_json(about))
         return plain
 
     def build_task(self, *, blank: bool = False) -> Task:
@@ -182,9 +184,9 @@ def make_plan(
     chosen, notes = choose_task(spec, splits, has_teacher=teacher is not None)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
     config = replace(config, task=chosen, augment=augment, mix=mix)
-    _check_mix(config, schema)
     seen = sample(splits.train)
     notes = [*splits.notes, *notes, *adapted]
+    config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in {**given, **changes}))
     if "batch_size" not in {**given, **changes}:
         config = _with_steps(config, len(splits.train), notes)
     outputs = chosen.num_outputs(schema)
@@ -253,10 +255,17 @@ def _with_steps(config: TrainConfig, images: int, notes: list[str]) -> TrainConf
     return change(config, {"batch_size": size})
 
 
-def _check_mix(config: TrainConfig, schema: Schema) -> None:
-    """Refuses to mix images whose targets are not learned."""
-    if (config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup) and not schema:
-        raise ConfigError("mix needs targets to mix, and this task reads none; leave out mixup, cutmix and patch_mixup")
+def _with_mix(config: TrainConfig, schema: Schema, notes: list[str], *, asked: bool) -> TrainConfig:
+    """Targets that cannot be mixed: refused where mixing was asked for, otherwise mixing is off, with a note."""
+    fixed = [target.kind for target in schema.values() if type(target).mix is Target.mix]
+    mixing = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
+    if not mixing or (schema and not fixed):
+        return config
+    why = f"targets of kind {' and '.join(fixed)} cannot be mixed" if fixed else "this task has no targets to mix"
+    if asked:
+        raise ConfigError(f"{why}: leave out mixup, cutmix and patch_mixup")
+    notes.append(f"Mixup and CutMix are off: {why}")
+    return replace(config, mix=MixConfig())
 
 
 def _of_recipe(recipe: str | Path | Mapping[str, Any] | None, given: Mapping[str, Any]) -> TrainConfig:

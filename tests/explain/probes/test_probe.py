@@ -1,5 +1,6 @@
 """Probes of every family, against scikit-learn, on classes and numbers; memory, bad input."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,21 @@ def test_broken_images_are_counted_over_all_parts_and_the_whole_is_packed_once(t
     Path(parts.fit.where(0)).write_bytes(b"no picture")
     with pytest.raises(DataError, match="of 120 images"), pytest.warns(match="has changed"):
         probe(tiny(), data, layers=[-1], k=5)
+
+
+def test_streamed_images_are_probed_alike(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    data, model = tmp_path / "photos", tiny()
+    for name in ("a", "b"):
+        (data / name).mkdir(parents=True)
+        for number in range(30):
+            Image.new("L", (8, 8), number + 100 * (name == "b")).save(data / name / f"{number}.png")
+    packed = probe(model, data, layers=[-1], k=5)
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr("vitrail.data.feeds.choice.MOST", 0)
+    streamed = probe(model, data, layers=[-1], k=5)
+    assert not (tmp_path / "cache").exists()
+    assert streamed.to_json() == packed.to_json()
 
 
 def noisy(count: int, *, seed: int = 0) -> Made:

@@ -29,8 +29,7 @@ def beside(folder: Path, name: str, about: Any) -> Path:
     return folder
 
 
-TOLD = {
-    "a run": ("run.json", {"preprocess": to_dict(OURS)}),
+FILES = {
     "ours": ("config.json", {"library": "vitrail", "preprocess": to_dict(OURS)}),
     "ours, long ago": ("config.json", {"library": "vitrail", "normalisation": {"mean": MEAN, "std": STD}}),
     "timm": ("config.json", {"architecture": "x", "pretrained_cfg": {"mean": MEAN, "std": STD}}),
@@ -39,9 +38,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("who", TOLD)
-def test_files_that_tell(who: str, tmp_path: Path) -> None:
-    assert find(beside(tmp_path, *TOLD[who])) == PIXELS
+@pytest.mark.parametrize("who", FILES)
+def test_files_that_describe_preprocessing(who: str, tmp_path: Path) -> None:
+    assert find(beside(tmp_path, *FILES[who])) == PIXELS
     (tmp_path / "model.safetensors").touch()
     assert find(tmp_path / "model.safetensors") == PIXELS
     if who in ("a run", "ours"):
@@ -55,7 +54,7 @@ def test_old_files_of_ours_have_the_size_of_their_model(tmp_path: Path) -> None:
 
 
 def test_the_size_of_the_model_decides(tmp_path: Path) -> None:
-    beside(tmp_path, *TOLD["timm"])
+    beside(tmp_path, *FILES["timm"])
     found = read_preprocess(tmp_path, image_size=(96, 96))
     assert found == Preprocess(image_size=(96, 96), mean=MEAN, std=STD, crop=0.875, resize="crop")
 
@@ -110,8 +109,8 @@ def test_a_saved_model_keeps_them(name: str, model: Backbone, tmp_path: Path) ->
     assert moved == Preprocess(image_size=(48, 48), mean=MEAN, std=STD)
 
 
-def test_what_weights_tell_themselves_goes_before_what_lies_beside_them(model: Backbone, tmp_path: Path) -> None:
-    beside(tmp_path, "run.json", {"preprocess": {"mean": [0.1], "std": [0.2]}})
+def test_the_header_of_the_weights_goes_before_the_files_beside_them(model: Backbone, tmp_path: Path) -> None:
+    beside(tmp_path, "config.json", {"library": "vitrail", "preprocess": {"mean": [0.1], "std": [0.2]}})
     silent = vitrail.create("vit_tiny_patch16", **TINY)
     assert find(vitrail.save(silent, tmp_path / "silent.safetensors")) == ((0.1,), (0.2,))
     assert find(vitrail.save(model, tmp_path / "one.safetensors")) == PIXELS
@@ -167,9 +166,9 @@ def test_peers_normalise_converted_weights_alike(model: Backbone, tmp_path: Path
     torch.testing.assert_close(pixels, (image / 255 - 0.4) / 0.3)
 
 
-def test_what_a_folder_held_before_is_not_taken_for_the_new_weights(model: Backbone, tmp_path: Path) -> None:
-    vitrail.save(model, tmp_path / "ours")
+def test_what_a_folder_held_before_is_not_taken_for_the_new_weights(tmp_path: Path) -> None:
+    vitrail.save(vitrail.create("vit_tiny_patch16", **TINY), tmp_path / "ours")
     (tmp_path / "out").mkdir()
-    beside(tmp_path / "out", "run.json", {"preprocess": {"mean": [0.1], "std": [0.2]}})
+    beside(tmp_path / "out", "preprocessor_config.json", {"image_mean": MEAN, "image_std": STD})
     with pytest.raises(CheckpointError, match="normalised"):
-        vitrail.convert(tmp_path / "ours", tmp_path / "out", to="timm")
+        vitrail.convert(tmp_path / "ours", tmp_path / "out", to="hf")

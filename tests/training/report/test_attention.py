@@ -50,6 +50,6 @@ def test_no_attention_has_a_reason(monkeypatch):
     def refuse(model, images, target):
         raise Unsupported("no patch changes anything")
 
-    monkeypatch.setattr(attention, "light", refuse)
+    monkeypatch.setattr(attention, "heat_map", refuse)
     section = attention_section(tiny(num_classes=3), examples(), preprocess=preprocess)
     assert section.text == "No patch changes anything."

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from vitrail.data.broken import Tally
 from vitrail.data.dataset import Carved, Dataset, Found, Splits
-from vitrail.data.feeds.batches import Batches
+from vitrail.data.feeds.choice import make_feed, open_images
+from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.feeds.pack_size import stored_as
-from vitrail.data.feeds.packing import Packed, pack
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.opening import find
 from vitrail.data.split import align, carve
@@ -97,21 +97,25 @@ class Reader:
         self.preprocess = default if preprocess is None else preprocess
         self._has_class = has_class_token(model)
 
-    def packed(self, parts: Parts) -> tuple[Packed, Packed, Packed]:
-        """All images of the parts, packed as training packs validation images, so that preprocessing is the same.
+    def open(self, parts: Parts) -> tuple[ImageSet, ImageSet, ImageSet]:
+        """All images of the parts, stored as training stores validation images, so that preprocessing is the same.
 
-        Broken images are left out; the limit is for all parts together.
+        They are packed, or streamed where there are too many. Broken images are left out; the limit is for all parts
+        together.
         """
         tally = Tally(len(parts.fit) + len(parts.validation) + len(parts.test))
         fit, validation, test = (
-            pack(part, stored_as(part, self.preprocess, cropped=False), tally=tally, whole=True) for part in parts[:3]
+            open_images(part, stored_as(part, self.preprocess, cropped=False), tally=tally, whole=True)
+            for part in parts[:3]
         )
         return fit, validation, test
 
-    def layers(self, packed: Packed) -> list[Layer]:
-        """The chosen layers, as one image shows them."""
-        device = next(self.model.parameters()).device
-        every = self._intermediates(packed, packed.images[:1].to(device))
+    def layers(self) -> list[Layer]:
+        """The chosen layers, as a black image shows them."""
+        size, device = self.preprocess.image_size, next(self.model.parameters()).device
+        every = self._intermediates(
+            self.preprocess.normalise(torch.zeros(1, self.preprocess.channels, *size)).to(device)
+        )
         return [
             Layer(
                 index,
@@ -122,18 +126,17 @@ class Reader:
             for index, features in zip(self.indices, every, strict=True)
         ]
 
-    def read(self, packed: Packed, field: str) -> Iterator[tuple[list[Tensor], Tensor, slice]]:
-        """Features B D of each layer, float32, the targets B ... of a field, and which images these are."""
-        device, start = next(self.model.parameters()).device, 0
-        batches = Batches(packed, batch_size=self.batch_size, seed=0, shuffle=False, device=device)
-        for batch in batches.epoch(0):
-            vectors = [self._pooled(features) for features in self._intermediates(packed, batch.images)]
-            yield vectors, batch.targets[field], slice(start, start + len(batch.images))
-            start += len(batch.images)
+    def read(self, images: ImageSet, field: str) -> Iterator[tuple[list[Tensor], Tensor, Tensor]]:
+        """Features B D of each layer, float32, the targets B ... of a field, and the numbers B of the images."""
+        device, prepare = next(self.model.parameters()).device, images.prepare(self.preprocess)
+        feed = make_feed(images, batch_size=self.batch_size, seed=0, shuffle=False, device=device)
+        for batch in feed.epoch(0):
+            vectors = [self._pooled(features) for features in self._intermediates(prepare(batch.images))]
+            yield vectors, batch.targets[field], batch.ids.cpu()
 
-    def _intermediates(self, packed: Packed, images: Tensor) -> list[Features]:
-        dtype = next(self.model.parameters()).dtype
-        return self.model.intermediates(packed.prepare(self.preprocess)(images).to(dtype), self.indices)
+    def _intermediates(self, images: Tensor) -> list[Features]:
+        """Of prepared images B C H W."""
+        return self.model.intermediates(images.to(next(self.model.parameters()).dtype), self.indices)
 
     def _reads_class(self, features: Features) -> bool:
         has_one = self._has_class and features.prefix.shape[1] > 0

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.feeds.packing import Packed
+from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError
 from vitrail.explain.probes.features import Layer, Pool, Reader, Source, divide
@@ -29,16 +29,12 @@ Predict = Callable[[Tensor], Tensor]  # B D -> B K
 
 @dataclass(frozen=True)
 class _Images:
-    """The parts of the data, packed, and what is predicted."""
+    """The parts of the data, and what is predicted."""
 
-    fit: Packed
-    validation: Packed
-    test: Packed
+    fit: ImageSet
+    validation: ImageSet
+    test: ImageSet
     outcome: Outcome
-
-    def values(self, part: Packed) -> Tensor:
-        """The targets of a part."""
-        return part.targets[self.outcome.field]
 
 
 class _Bank(NamedTuple):
@@ -95,9 +91,9 @@ def probe(
     outcome = outcome_of(parts.fit.name, parts.fit.schema)
     if linear == "logistic" and outcome.metric != "accuracy":
         raise ConfigError("linear is 'logistic', but the data have numbers; use 'ridge'")
-    images = _Images(*reader.packed(parts), outcome)
+    images = _Images(*reader.open(parts), outcome)
     with eval_mode(backbone), torch.no_grad():
-        every = reader.layers(images.fit)
+        every = reader.layers()
         moments = [(Moments(), Moments()) for _ in every]
         bank = _collect(reader, images, every, memory // (4 * sum(layer.width for layer in every)), moments)
         fitted = _ridge(reader, images, moments) if linear == "ridge" else _logistic(bank, outcome.num_outputs)
@@ -106,10 +102,11 @@ def probe(
             Neighbours(bank.features.pop(0), bank.values, num_outputs=outcome.num_outputs, k=k, temperature=temperature)
             for _ in every
         ]
-        scores = _scores(reader, images, images.test, [[one.predict for one in fitted], [one.predict for one in near]])
+        ways = [[one.predict for one in fitted], [one.predict for one in near]]
+        scores, truth = _scores(reader, images.test, outcome, ways)
     facts: dict[str, Value] = {
         "model": type(backbone).__name__,
-        **_data_facts(images, parts.origin),
+        **_data_facts(images, truth, parts.origin),
         "linear": f"{linear} regression on standardised features",
         "k-NN": f"{k} nearest by cosine of {len(bank.values):,}, with weights exp(cosine / {temperature:g})",
     }
@@ -117,13 +114,14 @@ def probe(
     return _report(f"{images.test.name}: probes of each layer", facts, tested, outcome)
 
 
-def _data_facts(images: _Images, origin: str) -> dict[str, Value]:
+def _data_facts(images: _Images, truth: Tensor, origin: str) -> dict[str, Value]:
+    """After all images were read, since which of them are broken may be known only then."""
     return {
-        "training images": len(images.fit) + len(images.validation),
-        "of them, to choose the penalty": len(images.validation),
-        "test images": len(images.test),
+        "training images": len(images.fit.ids) + len(images.validation.ids),
+        "of them, to choose the penalty": len(images.validation.ids),
+        "test images": len(truth),
         "test images are": origin,
-        **images.outcome.facts(images.values(images.test)),
+        **images.outcome.facts(truth),
     }
 
 
@@ -131,35 +129,32 @@ def _collect(
     reader: Reader, images: _Images, layers: Sequence[Layer], limit: int, moments: Sequence[tuple[Moments, Moments]]
 ) -> _Bank:
     """One pass over the training images: moments of those to fit and to validate on, features of at most `limit`."""
-    sizes, outcome = (len(images.fit), len(images.validation)), images.outcome
+    parts, outcome = (images.fit, images.validation), images.outcome
+    sizes = [int(part.ids.max()) + 1 for part in parts]
     order = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(0))
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
     chosen[order[: max(limit, 1)]] = True
-    count = int(chosen.sum())
     device = next(reader.model.parameters()).device
-    bank = _Bank(
-        [torch.empty(count, layer.width, device=device) for layer in layers],
-        torch.cat([images.values(part) for part in (images.fit, images.validation)])[chosen].cpu(),
-        torch.arange(sum(sizes))[chosen] >= sizes[0],
-    )
-    filled, first = 0, 0
-    for part, packed in enumerate((images.fit, images.validation)):
-        for vectors, values, rows in reader.read(packed, outcome.field):
-            kept = chosen[first + rows.start : first + rows.stop]
-            into, targets = slice(filled, filled + int(kept.sum())), outcome.encode(values)
-            for store, moment, features in zip(bank.features, moments, vectors, strict=True):
+    stores = [torch.empty(int(chosen.sum()), layer.width, device=device) for layer in layers]
+    truth, validation, filled = list[Tensor](), list[Tensor](), 0
+    for part, (data, among) in enumerate(zip(parts, chosen.split(sizes), strict=True)):
+        for vectors, values, ids in reader.read(data, outcome.field):
+            kept, targets = among[ids], outcome.encode(values)
+            into = slice(filled, filled + int(kept.sum()))
+            for store, moment, features in zip(stores, moments, vectors, strict=True):
                 store[into] = features[kept.to(device)]
                 moment[part].update(features, targets)
+            truth.append(values.cpu()[kept])
+            validation.append(torch.full((len(truth[-1]),), part == 1))
             filled = into.stop
-        first += sizes[part]
-    return bank
+    return _Bank([store[:filled] for store in stores], torch.cat(truth), torch.cat(validation))
 
 
 def _ridge(reader: Reader, images: _Images, moments: Sequence[tuple[Moments, Moments]]) -> list[_Fitted]:
     """Ridge regressions of each layer: the penalty by the validation images, the weights by all training images."""
     paths = [fit.solve() for fit, _ in moments]
     tried = [[partial(path.predict, penalty=penalty) for path in paths] for penalty in PENALTIES]
-    scores = _scores(reader, images, images.validation, tried)  # penalties L
+    scores, _ = _scores(reader, images.validation, images.outcome, tried)  # penalties L
     fitted = []
     for (whole, validation), column in zip(moments, scores.T, strict=True):
         whole.merge(validation)
@@ -189,17 +184,20 @@ def _best(scores: Tensor) -> int:
     return int((scores == scores.max()).nonzero()[-1])
 
 
-def _scores(reader: Reader, images: _Images, packed: Packed, probes: Sequence[Sequence[Predict]]) -> Tensor:
-    """The score of each of several probes of each layer: ways L."""
-    outcome, errors = images.outcome, dict[tuple[int, int], Tensor]()
-    for vectors, values, _ in reader.read(packed, outcome.field):
+def _scores(
+    reader: Reader, images: ImageSet, outcome: Outcome, probes: Sequence[Sequence[Predict]]
+) -> tuple[Tensor, Tensor]:
+    """The score of each of several probes of each layer, ways L, and the targets of the images, M ...."""
+    errors, targets = dict[tuple[int, int], Tensor](), list[Tensor]()
+    for vectors, values, _ in reader.read(images, outcome.field):
+        targets.append(values.cpu())
         for way, by_layer in enumerate(probes):
             for layer, (predict, features) in enumerate(zip(by_layer, vectors, strict=True)):
                 error = outcome.error(predict(features), values)
                 errors[way, layer] = errors.get((way, layer), torch.zeros(())) + error
-    truth = images.values(packed)
+    truth = torch.cat(targets)
     ways = [[outcome.score(errors[way, layer], truth) for layer in range(len(probes[0]))] for way in range(len(probes))]
-    return torch.tensor(ways, dtype=torch.float64)
+    return torch.tensor(ways, dtype=torch.float64), truth
 
 
 def _report(title: str, facts: dict[str, Value], tested: Sequence[_Tested], outcome: Outcome) -> Report:

@@ -22,12 +22,12 @@ _CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}  # timm's 
 def read_preprocess(path: Path, *, image_size: Size | None = None) -> Preprocess | None:
     """The preprocessing of a weight file, or of a folder with one; None where no file describes it.
 
-    Read from the weights' own header, then run.json, timm's or our config.json, Hugging Face's
-    preprocessor_config.json. `image_size` is that of the model, where it may differ from the file's.
+    Read from the weights' own header, then timm's or our config.json, then Hugging Face's preprocessor_config.json.
+    `image_size` is that of the model, where it may differ from the file's.
     """
     folder = path if path.is_dir() else path.parent
     found = _of_ours(_header(path))
-    for name, read in (("run.json", _of_run), ("config.json", _of_config), (PROCESSOR, _of_processor)):
+    for name, read in (("config.json", _of_config), (PROCESSOR, _of_processor)):
         file = folder / name
         if found is not None or not file.is_file():
             continue
@@ -69,10 +69,6 @@ def _header(path: Path) -> Mapping[str, Any]:
     except (SafetensorError, OSError, ValueError):  # whoever loads the weights says what is wrong with them
         return {}
     return found if isinstance(found, Mapping) else {}
-
-
-def _of_run(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:
-    return from_dict(Preprocess, about["preprocess"]) if about.get("preprocess") else None
 
 
 def _of_config(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:

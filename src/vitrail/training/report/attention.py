@@ -11,7 +11,7 @@ from vitrail.report import Section, Text
 from vitrail.report.images import heat_gallery
 from vitrail.tasks.answer import Example
 from vitrail.tasks.gallery import caption
-from vitrail.training.overlay import light
+from vitrail.training.overlay import heat_map
 
 
 def attention_section(
@@ -27,7 +27,7 @@ def attention_section(
     images = torch.stack([example.image for example in examples])  # B C H W
     try:
         prepared = preprocess(images.to(next(model.parameters()).device))
-        found = light(model, prepared, None if target is None else target(prepared))
+        found = heat_map(model, prepared, None if target is None else target(prepared))
     except Unsupported as error:
         reason = str(error)
         return Text("Attention", f"{reason[:1].upper()}{reason[1:].rstrip('.')}.")
