@@ -64,6 +64,50 @@ def numbers_table(folder: Path, *, count: int = COUNT, seed: int = 0, name: str 
     return table
 
 
+def boxes_table(folder: Path) -> Path:
+    """A table of blobs with a box around each, of two classes: dim and bright."""
+    rows = blobs(folder / "images", COUNT, seed=1)
+    lines = []
+    for path, x, level in rows:
+        y = _brightest_row(folder / path)
+        left, top = 31 * x - 4, 31 * y - 4
+        lines.append(f"{path},{left:.1f} {top:.1f} {left + 8:.1f} {top + 8:.1f} {'bright' if level > 145 else 'dim'}")
+    table = folder / "table.csv"
+    table.write_text("path,boxes\n" + "\n".join(lines))
+    return table
+
+
+def _brightest_row(path: Path) -> float:
+    """Where the blob is, from the top: 0 to 1."""
+    return float(np.asarray(Image.open(path).convert("L")).sum(axis=1).argmax() / 31)
+
+
+def _pixels_table(folder: Path, name: str) -> Path:
+    """A table of blobs with a file of what is true of each pixel."""
+    rows = blobs(folder / "images", COUNT)
+    (folder / name).mkdir()
+    lines = []
+    for path, x, level in rows:
+        columns = np.broadcast_to(np.arange(32) / 31, (32, 32))
+        near = np.abs(columns - x) < 0.2
+        pixels = near.astype(np.uint8) if name == "mask" else np.where(near, 1000 + 10 * level, 5000).astype(np.uint16)
+        Image.fromarray(pixels).save(folder / name / Path(path).name)
+        lines.append(f"{path},{name}/{Path(path).name}")
+    table = folder / "table.csv"
+    table.write_text(f"path,{name}\n" + "\n".join(lines))
+    return table
+
+
+def mask_table(folder: Path) -> Path:
+    """Blobs with a mask each: the columns around the blob are of a class of their own."""
+    return _pixels_table(folder, "mask")
+
+
+def depth_table(folder: Path) -> Path:
+    """Blobs with a depth map each: what is around the blob is near, the brighter the farther."""
+    return _pixels_table(folder, "depth")
+
+
 def flat_folder(folder: Path) -> Path:
     """Blobs without labels."""
     blobs(folder / "images", COUNT)
@@ -71,8 +115,11 @@ def flat_folder(folder: Path) -> Path:
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
+    "boxes": boxes_table,
     "class": class_folders,
+    "depth": depth_table,
     "labels": labels_table,
+    "mask": mask_table,
     "numbers": numbers_table,
     UNLABELLED: flat_folder,
 }

@@ -5,6 +5,7 @@ Each check takes a kind and its example. The last tests break one method of a ki
 """
 
 import json
+import pickle
 from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -39,6 +40,16 @@ def foreign(count: int) -> Column:
 
 def read(kind: type[Target], example: Example) -> Read:
     return kind.read(columns_of(example.columns))
+
+
+def loaded(target: Target, values: Tensor) -> Tensor:
+    """Values as batches hold them."""
+    return torch.stack([target.load(value) for value in values])
+
+
+def shape_at(target: Target, values: Tensor, size: tuple[int, int]) -> tuple[int, ...]:
+    """The shape of values of images of a size."""
+    return (len(values), *size) if target.dense else tuple(values.shape)
 
 
 def check_declaration(kind: type[Target], example: Example) -> None:
@@ -124,6 +135,45 @@ def check_lost(kind: type[Target], example: Example) -> None:
     assert all(isinstance(name, str) for name in target.lost(values, values[:0]))
 
 
+def check_load(kind: type[Target], example: Example) -> None:
+    target, values, _ = read(kind, example)
+    if not target.dense:
+        value = values[0]
+        assert target.load(value) is value
+        return
+    assert values.dtype == torch.uint8
+    assert values.ndim == 2
+    pixels = loaded(target, values)
+    assert pixels.ndim == 3
+    assert torch.equal(pixels, loaded(target, pickle.loads(pickle.dumps(values))))
+    with pytest.raises(DataError, match="cannot"):
+        target.load(references_elsewhere(values[0]))
+
+
+def references_elsewhere(value: Tensor) -> Tensor:
+    """A reference to a file that does not exist."""
+    text = bytes(value.tolist()).replace(b"vitrail-test-", b"vitrail-lost-")
+    return torch.tensor(list(text), dtype=torch.uint8)
+
+
+def check_paste(kind: type[Target], example: Example) -> None:
+    target, values, _ = read(kind, example)
+    values = loaded(target, values)
+    other, size = values[torch.arange(len(values)) ^ 1], tuple(values.shape[1:]) if target.dense else (32, 32)
+    region = torch.zeros(len(values), *size, dtype=torch.bool)
+    region[:, :, size[1] // 2 :] = True
+    try:
+        pasted = target.paste(values, other, region)
+    except ConfigError as error:
+        assert kind.kind in str(error)
+        return
+    assert (len(pasted), pasted.dtype) == (len(values), values.dtype)
+    assert target.text(target.paste(values, other, ~region | region)[1]) == target.text(values[0])
+    assert target.text(target.paste(values, other, ~region & region)[1]) == target.text(values[1])
+    chosen = target.objects(values, torch.rand(len(values), 64), size)
+    assert chosen is None or (chosen.shape, chosen.dtype) == (region.shape, torch.bool)
+
+
 def check_mix(kind: type[Target], example: Example) -> None:
     target, values, _ = read(kind, example)
     partner = torch.arange(len(values)) ^ 1
@@ -155,9 +205,10 @@ MAPS = {
 
 def check_move(kind: type[Target], example: Example) -> None:
     target, values, _ = read(kind, example)
-    before = values.clone()
+    values = loaded(target, values)
+    before, size = values.clone(), tuple(values.shape[1:]) if target.dense else (32, 32)
     for name, rows in MAPS.items():
-        moved = target.move(values, torch.tensor([rows]).expand(len(values), 2, 3), (32, 32))
+        moved = target.move(values, torch.tensor([rows]).expand(len(values), 2, 3), size)
         assert (moved.shape, moved.dtype) == (values.shape, values.dtype)
         if name == "identity":
             torch.testing.assert_close(moved, values)
@@ -167,6 +218,7 @@ def check_move(kind: type[Target], example: Example) -> None:
 
 def check_text_and_drawing(kind: type[Target], example: Example) -> None:
     target, values, _ = read(kind, example)
+    values = loaded(target, values)
     image = torch.full((3, 20, 30), 77, dtype=torch.uint8)
     for value in values[:4]:
         text = target.text(value)
@@ -194,12 +246,13 @@ def check_audit(kind: type[Target], example: Example) -> None:
 
 def check_batches(kind: type[Target], example: Example) -> None:
     target, values, _ = read(kind, example)
+    values = loaded(target, values)
     images = torch.zeros(len(values), 3, 16, 16, dtype=torch.uint8)
     augment = Augment(AugmentConfig(), Preprocess(image_size=(8, 8)), seed=0, schema={kind.field: target})
     for size in (len(values), 3, 1, 0):  # the last batch is smaller, and a process may have no part in it
         batch = Batch(images[:size], {kind.field: values[:size]}, torch.arange(size))
         found = augment(batch, epoch=0).targets[kind.field]
-        assert (found.shape, found.dtype) == (values[:size].shape, values.dtype)
+        assert (found.shape, found.dtype) == (shape_at(target, values[:size], (8, 8)), values.dtype)
 
 
 def check_digest(kind: type[Target], example: Example) -> None:
@@ -255,6 +308,8 @@ BROKEN = {
     "check_align": {"align": lambda self, values, to, *, name: values},
     "check_refusal": {"refusal": lambda self, parts: None},
     "check_lost": {"lost": lambda self, before, after: ("age",)},
+    "check_load": {"load": lambda self, value: value.clone()},
+    "check_paste": {"paste": lambda self, values, other, region: values},
     "check_mix": {"mix": lambda self, values, partner, share: values + values[partner] * (1 - share)},
     "check_move": {"move": lambda self, values, maps, size: values[:, :1]},
     "check_text_and_drawing": {"text": lambda self, value: ""},

@@ -48,12 +48,14 @@ class Audit:
 class Target(Choice):
     """A kind of ground truth that travels with an image: one field of a dataset's schema.
 
-    Values are a tensor N ... with the same shape for every image, so batches have a fixed shape too.
+    Values are a tensor N ... with the same shape for every image, so batches have a fixed shape too. Those of dense
+    kinds (a mask, depth) are references to files N L uint8 in a dataset, and pixels B H W in a batch.
     """
 
     field: ClassVar[str]  # the name of such a field in batches
     column_names: ClassVar[tuple[str, ...]] = ()  # lower-case names of table columns that hold this kind
     stratum: ClassVar[str] = ""  # what `strata` numbers, for messages: "class"
+    dense: ClassVar[bool] = False  # one value for each pixel: datasets hold references to files, which `load` reads
 
     @property
     def number_names(self) -> tuple[str, ...]:
@@ -112,6 +114,10 @@ class Target(Choice):
 
     # Batches
 
+    def load(self, value: Tensor) -> Tensor:
+        """The value of one sample as batches hold it: dense kinds read H W from a file, others have it already."""
+        return value
+
     def keeps(self, change: Change) -> bool:
         """Whether a value stays correct when the image is flipped or cropped."""
         return True
@@ -123,6 +129,14 @@ class Target(Choice):
     def mix(self, values: Tensor, partner: Tensor, share: Tensor) -> Tensor:
         """Values of mixed images: `share` B 1 is the part of each image that stays; ConfigError if they cannot mix."""
         raise ConfigError(f"targets of kind {self.kind!r} cannot be mixed; turn off mixup, cutmix and patch_mixup")
+
+    def paste(self, values: Tensor, other: Tensor, region: Tensor) -> Tensor:
+        """Values of images in which the pixels `region` B H W come from images with the values `other`."""
+        raise ConfigError(f"targets of kind {self.kind!r} cannot be pasted; turn off mosaic and copy_paste")
+
+    def objects(self, values: Tensor, draws: Tensor, size: tuple[int, int]) -> Tensor | None:
+        """The pixels B H W of objects that uniform numbers B 64 choose for pasting; None if the kind has no objects."""
+        return None
 
     # For people
 

@@ -1,0 +1,70 @@
+"""Truth drawn on pictures: boxes with names, coloured regions, distances."""
+
+import colorsys
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+_GOLDEN = 0.61803398875  # hues that follow one another are far apart
+_GLOW = ((0.19, 0.07, 0.23), (0.11, 0.45, 0.87), (0.10, 0.89, 0.71), (0.96, 0.87, 0.24), (0.86, 0.22, 0.04))
+_OVERLAY = 0.55  # opacity of regions
+
+
+@lru_cache(maxsize=1024)
+def class_colour(number: int) -> tuple[int, int, int]:
+    """The colour of a class: bright, and far from that of its neighbours."""
+    hue, level = (0.08 + number * _GOLDEN) % 1, (0.95, 0.75)[number % 2]
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, level)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def draw_boxes(image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Outlines of boxes M 4 with their names, where these have room: uint8 C H W -> the same."""
+    picture = Image.fromarray(as_rgb(image).permute(1, 2, 0).contiguous().numpy())
+    pen = ImageDraw.Draw(picture)
+    width = max(1, round(max(picture.size) / 320))
+    for (x1, y1, x2, y2), name, colour in zip(boxes.tolist(), names, colours, strict=True):
+        left, top, right, bottom = round(x1), round(y1), max(round(x2) - 1, round(x1)), max(round(y2) - 1, round(y1))
+        pen.rectangle((left, top, right, bottom), outline=colour, width=width)
+        wide = pen.textlength(name)
+        if name and wide + 4 <= right - left and bottom - top >= 14:
+            pen.rectangle((left, top, left + wide + 4, top + 11), fill=colour)
+            pen.text((left + 2, top), name, fill=(0, 0, 0))
+    drawn = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+    return drawn if len(image) == 3 else drawn[: len(image)]
+
+
+def draw_classes(image: Tensor, classes: Tensor, ignore: int) -> Tensor:
+    """Each pixel tinted by its class H W; ignored pixels stay as they are: uint8 C H W -> the same."""
+    colours = torch.tensor([class_colour(number) for number in range(ignore + 1)], dtype=torch.float32)  # K 3
+    tint = colours[classes.long()].permute(2, 0, 1)  # 3 H W
+    return _mixed(image, tint, classes != ignore)
+
+
+def draw_depth(image: Tensor, depth: Tensor) -> Tensor:
+    """Near pixels warm, far pixels dark blue, on a scale of logarithms; unknown ones stay: uint8 C H W -> the same."""
+    known = depth > 0
+    if not bool(known.any()):
+        return image
+    near, far = depth[known].log().min(), depth[known].log().max()
+    share = (far - depth.clamp(min=1e-6).log()) / (far - near).clamp(min=1e-6)
+    position = share.clamp(0, 1) * (len(_GLOW) - 1)
+    step = position.long().clamp(max=len(_GLOW) - 2)
+    ramp, part = torch.tensor(_GLOW), (position - step)[..., None]
+    tint = 255 * (ramp[step] * (1 - part) + ramp[step + 1] * part).permute(2, 0, 1)  # 3 H W
+    return _mixed(image, tint, known)
+
+
+def as_rgb(image: Tensor) -> Tensor:
+    """Grey repeated: C H W -> 3 H W."""
+    return image.expand(3, -1, -1) if len(image) == 1 else image
+
+
+def _mixed(image: Tensor, tint: Tensor, where: Tensor) -> Tensor:
+    base = as_rgb(image).float()
+    mixed = torch.where(where, _OVERLAY * tint + (1 - _OVERLAY) * base, base).round().to(torch.uint8)
+    return mixed if len(image) == 3 else mixed[: len(image)]

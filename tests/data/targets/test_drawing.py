@@ -1,0 +1,28 @@
+"""Colours and outlines of what is drawn on pictures."""
+
+import torch
+
+from vitrail.data.targets.drawing import class_colour, draw_boxes, draw_classes, draw_depth
+
+
+def test_neighbouring_classes_have_distant_colours():
+    colours = torch.tensor([class_colour(number) for number in range(12)]).float()
+    assert (colours[1:] - colours[:-1]).norm(dim=1).min() > 60
+    assert len({class_colour(number) for number in range(40)}) == 40
+
+
+def test_nothing_is_drawn_outside_of_boxes():
+    image = torch.zeros(3, 30, 30, dtype=torch.uint8)
+    drawn = draw_boxes(image, torch.tensor([[4.0, 5.0, 20.0, 25.0]]), ["a"], [(255, 0, 0)])
+    assert drawn[0, 5, 4] == 255
+    assert drawn[0, 24, 19] == 255
+    assert not drawn[:, :5].any()
+    assert not drawn[:, :, 20:].any()
+    assert not image.any()
+
+
+def test_grey_images_stay_grey():
+    image = torch.zeros(1, 4, 4, dtype=torch.uint8)
+    assert draw_classes(image, torch.zeros(4, 4, dtype=torch.uint8), 255).shape == (1, 4, 4)
+    assert draw_depth(image, torch.ones(4, 4)).shape == (1, 4, 4)
+    assert draw_depth(image, torch.zeros(4, 4)) is image
