@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.data import decode as module
+from vitrail.data import decode_pixels as module
 from vitrail.data.decode import decode, inspect
 from vitrail.errors import BrokenImage
 
@@ -196,7 +196,7 @@ def huge_png(side: int) -> bytes:
 BROKEN = {
     "empty": (b"", "the file is empty"),
     "html": (b"\n<!DOCTYPE html><html><body>404</body></html>", "it is an HTML page"),
-    "text": (b"these are not the bytes that you are looking for", "not a PNG, JPEG"),
+    "text": (b"these are not the bytes that you are looking for", "not a JPEG, PNG"),
     "short": (b"\x89PN", "it is truncated"),
     "huge": (huge_png(30_000), "pixels"),
     "large": (huge_png(11_000), "11,000 x 11,000 pixels.*100,000,000"),

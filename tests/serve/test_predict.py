@@ -7,6 +7,7 @@ from io import BytesIO
 import pytest
 import torch
 from PIL import Image
+from support import hostile_images as hostile
 from support.abusive_uploads import bomb
 from support.small_service import Greyness, app, form, picture, post
 
@@ -50,6 +51,10 @@ def test_names_of_files_are_cleaned() -> None:
         (b"", PNG, 422, "empty"),
         (b"<html>", PNG, 422, "HTML"),
         (picture()[:40], PNG, 422, "decoded"),
+        (hostile.ppm_in_digits(), PNG, 422, "JPEG, PNG, WebP, BMP, GIF or TIFF"),
+        (hostile.ppm_with_a_long_comment(), PNG, 422, "not a JPEG"),
+        (hostile.jpeg_of_many_scans(), PNG, 422, "scans"),
+        (hostile.tiff_of_a_huge_tile(), PNG, 422, "tiles"),
         (bomb(60_000, 60_000), PNG, 422, "pixels"),
         (bomb(6_000, 6_000), PNG, 422, "25,000,000"),
         (picture(), {"content_type": "text/plain"}, 415, "unsupported Content-Type (text/plain)"),

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from vitrail.data.decode_limits import FORMATS, MAX_PIXELS
-from vitrail.data.decode_pixels import Channels, decode_pixels
-from vitrail.data.decode_pixels import decode_values as decode_values
-from vitrail.data.decode_pixels import inspect as inspect
+from vitrail.data.decode_pixels import Channels, decode_pixels, decode_values, inspect
+
+__all__ = ["MAX_PIXELS", "SUFFIXES", "decode", "decode_values", "inspect"]
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif"}

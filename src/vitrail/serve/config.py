@@ -8,6 +8,7 @@ from vitrail.errors import ConfigError
 from vitrail.serve.hosts import Host
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # that are decoded; PPM is for data, not for strangers
 MIN_KEY_LENGTH = 16
 BACKLOG = 512  # connections that wait to be accepted
 

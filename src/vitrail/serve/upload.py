@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from vitrail.data.decode import decode
-from vitrail.serve.config import ServeConfig
+from vitrail.serve.config import FORMATS, ServeConfig
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNORECASE)
 _FILENAME = re.compile(rb'filename="((?:[^"\\]|\\.)*)"|filename=([^;\s]+)', re.IGNORECASE)
@@ -72,4 +72,4 @@ def clean_name(name: bytes) -> str:
 
 def decode_file(file: File, config: ServeConfig) -> Tensor:
     """Uint8 C H W; BrokenImage when the file is not an image or has too many pixels."""
-    return decode(file.data, name=file.name, max_pixels=config.max_pixels)
+    return decode(file.data, name=file.name, max_pixels=config.max_pixels, formats=FORMATS)
