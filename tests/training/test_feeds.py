@@ -62,6 +62,7 @@ def test_a_run_on_streamed_images_has_the_bits_of_one_on_packed_images(photos: P
     assert whole.progress.history[-1]["val"] == resumed.progress.history[-1]["val"]
 
 
+@pytest.mark.slow
 def test_a_run_says_that_it_streams_and_why_and_does_so_again_when_it_is_resumed(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,7 @@ def test_labels_agree_with_scikit_learn():
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_ranks_agree_with_scikit_learn_and_torchmetrics_where_scores_are_equal(data):
     count = data.draw(st.integers(2, 40))
