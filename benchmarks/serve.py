@@ -70,8 +70,8 @@ class Client:
                 self.close()
             if self.writer is None:
                 self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}"
-            self.writer.write(f"{head}\r\n\r\n".encode("latin-1") + body)
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n"
+            self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body)
             answered = await self.reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", answered)
             await self.reader.readexactly(int(length[1]))

@@ -2,35 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sized
 
-import uvicorn
+from support.listening import Address, listening
 from support.small_service import Held, app, picture, until
 
-from vitrail.serve.app import App
 from vitrail.serve.config import ServeConfig
-from vitrail.serve.connections import limited_protocol
-from vitrail.serve.supervisor import listen
-
-Address = tuple[str, int]
-
-
-@contextlib.asynccontextmanager
-async def listening(of: App, config: ServeConfig, head_seconds: float) -> AsyncIterator[tuple[Address, Sized]]:
-    """An app behind the protocol, in this loop; its host and port, and the connections that it has."""
-    settings = uvicorn.Config(of, http=limited_protocol(config, head_seconds), lifespan="off", log_config=None)
-    server, listener = uvicorn.Server(settings), listen(ServeConfig(port=0))
-    running = asyncio.create_task(server._serve(sockets=[listener]))
-    try:
-        yield listener.getsockname(), server.server_state.connections
-    finally:
-        server.should_exit = True
-        await running
 
 
 def request(path: str, body: bytes = b"") -> bytes:
-    head = f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\nconnection: close"
-    return f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    head = f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png"
+    return f"{head}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def answered(address: Address, path: str = "/healthz", body: bytes = b"") -> bytes:
@@ -63,7 +44,7 @@ def test_an_idle_connection_makes_room() -> None:
     async def story() -> None:
         async with asyncio.timeout(60), listening(app(), ServeConfig(max_connections=1), 60.0) as (address, _):
             reader, idle = await asyncio.open_connection(*address)
-            idle.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            idle.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             assert (await answered(address)).startswith(b"HTTP/1.1 200")
             await reader.read()  # to its end

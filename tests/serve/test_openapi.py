@@ -15,7 +15,7 @@ def test_every_route_and_every_status() -> None:
     document = asyncio.run(ask(of, "/openapi.json")).data
     assert set(document["paths"]) == {path for path in of.routes if path not in (*of._files, "/openapi.json")}
     statuses = set(document["paths"]["/predict"]["post"]["responses"])
-    assert statuses == {"200", "400", "401", "408", "413", "415", "422", "503"}
+    assert statuses == {"200", "400", "401", "408", "413", "415", "421", "422", "503"}
     assert "501" in document["paths"]["/explain"]["post"]["responses"]
 
 

@@ -29,7 +29,7 @@ def test_https(tmp_path: Path) -> None:
         running = asyncio.create_task(server._serve(sockets=[listener]))
         host, port = listener.getsockname()
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         line = await asyncio.wait_for(reader.readline(), 60)
         writer.close()
         server.should_exit = True

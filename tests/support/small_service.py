@@ -339,16 +339,16 @@ class Service(NamedTuple):
 
 
 @contextmanager
-def service(folder: Path, *, seconds: float = 0.0, **changes: Any) -> Iterator[Service]:
-    """Starts a service on a free port."""
+def service(folder: Path, *, seconds: float = 0.0, stderr: int = subprocess.PIPE, **changes: Any) -> Iterator[Service]:
+    """Starts a service on a free port; its log goes to a list, or to a file descriptor."""
     (folder / "classes.txt").write_text(" ".join(CLASSES))
     settings = json.dumps({"port": 0, "seconds": seconds} | changes)
     command = [sys.executable, "-m", "support.small_supervisor", str(folder), settings]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True}
     log: list[str] = []
     with started(command, env=env, **pipes) as process:
-        reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
+        reader = threading.Thread(target=lambda: log.extend(process.stderr or ()), daemon=True)
         reader.start()
         try:
             address = process.stdout.readline().strip()

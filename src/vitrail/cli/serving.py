@@ -41,6 +41,13 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
         metavar="HOSTS",
         help="fetch images from URLs on these hosts, such as example.org,*.images.example.org (default: none)",
     )
+    verb.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        help="a host name that requests may be addressed to: example.org, *.example.org (all its subdomains) or * "
+        "(any); may be repeated (default: localhost and the address of --host)",
+    )
     verb.add_argument("--api-key-file", metavar="FILE", type=Path, help=f"file with the API key; or set {KEY}")
     verb.add_argument("--tls-certificate", metavar="PEM", help="serve https; with --tls-key")
     verb.add_argument("--tls-key", metavar="PEM", help="private key of the certificate")
@@ -48,7 +55,7 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
 
 def serve(options: argparse.Namespace) -> None:
     """Serves until SIGTERM or Ctrl-C; SIGHUP reloads the model."""
-    from vitrail.serve.config import LOOPBACK  # noqa: PLC0415
+    from vitrail.serve.host_header import LOOPBACK  # noqa: PLC0415
     from vitrail.serve.opening import Opening  # noqa: PLC0415
     from vitrail.serve.supervisor import serve as start  # noqa: PLC0415
 
@@ -67,8 +74,11 @@ def serve(options: argparse.Namespace) -> None:
     )
 
     def ready(url: str, about: str) -> None:
-        print(f"{about}\n{url} (Ctrl-C stops it)")  # noqa: T201
-        sys.stdout.flush()
+        try:
+            print(f"{about}\n{url} (Ctrl-C stops it)")  # noqa: T201
+            sys.stdout.flush()
+        except OSError:  # a full disk, or nobody reads it: the service goes on, and exits without another error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     start(opening, config, on_ready=ready)
 
@@ -97,6 +107,7 @@ def _config(options: argparse.Namespace) -> "ServeConfig":
         "max_pixels": options.max_pixels,
         "timeout": options.timeout,
         "url_hosts": None if options.allow_urls is None else _hosts(options.allow_urls),
+        "allowed_hosts": None if options.allow_host is None else tuple(options.allow_host),
         "api_key": _key(options.api_key_file),
         "certificate": options.tls_certificate,
         "private_key": options.tls_key,

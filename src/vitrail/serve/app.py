@@ -23,6 +23,7 @@ from vitrail import __version__
 from vitrail.serve.batching import Batcher, Limiter, Overloaded
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.explain import ExplainHandler
+from vitrail.serve.host_header import AllowedHosts
 from vitrail.serve.logs import log
 from vitrail.serve.metrics import ROUTES, STATUSES, Metrics
 from vitrail.serve.model import ModelSlot
@@ -60,6 +61,7 @@ class App:
         self, slot: ModelSlot, config: ServeConfig, metrics: Metrics, *, supervisor: int | None = None
     ) -> None:
         self.slot, self.config, self.metrics = slot, config, metrics
+        self._hosts = AllowedHosts(config.host, config.allowed_hosts)
         self.supervisor = supervisor  # the process that tells all workers to reload; None: this is the only one
         self.draining = False
         self.limiter = Limiter(config, metrics)
@@ -131,6 +133,7 @@ class App:
         return response
 
     def _handler(self, request: Request) -> Handler:
+        self._check_host(request)
         path, methods = request.scope["path"], self.routes.get(request.scope["path"])
         if methods is None:
             raise HTTPException(404, "not found; see /openapi.json")
@@ -141,6 +144,12 @@ class App:
         if path not in (*PUBLIC, *self._files):
             self._check_key(request)
         return methods[method]
+
+    def _check_host(self, request: Request) -> None:
+        name, local = request.headers.get("host"), (request.scope.get("server") or (None,))[0]
+        if not self._hosts.allows(name, local):
+            text = f"requests to the host {str(name)[:80]!r} are not allowed; start the service with --allow-host NAME"
+            raise HTTPException(421, text)
 
     def _check_key(self, request: Request) -> None:
         if self.config.api_key is None:

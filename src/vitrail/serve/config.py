@@ -5,9 +5,9 @@ from typing import Annotated
 
 from vitrail.config import Config, Count, CountFromZero, NotNegative, Positive, Range
 from vitrail.errors import ConfigError
+from vitrail.serve.host_header import AllowedHosts
 from vitrail.serve.hosts import Host
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # that are decoded; PPM is for data, not for strangers
 MIN_KEY_LENGTH = 16
 BACKLOG = 512  # connections that wait to be accepted
@@ -37,6 +37,7 @@ class ServeConfig(Config):
     max_connections: Count = 512
     timeout: Positive = 15.0
     drain: NotNegative = 0.5  # how long to accept connections after SIGTERM, while /readyz answers 503
+    allowed_hosts: tuple[str, ...] = ()  # that requests may be addressed to, besides loopback and `host`
     url_hosts: tuple[str, ...] = ()  # hosts that images may be fetched from, as `Host.parse` reads them
     api_key: str | None = None
     certificate: str | None = None  # PEM files, for https
@@ -45,6 +46,7 @@ class ServeConfig(Config):
     def __post_init__(self) -> None:
         """Checks the hosts, that TLS has both of its files, and that the API key is long enough."""
         super().__post_init__()
+        AllowedHosts(self.host, self.allowed_hosts)
         for host in self.url_hosts:
             Host.parse(host)
         if (self.certificate is None) != (self.private_key is None):

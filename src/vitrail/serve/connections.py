@@ -1,4 +1,4 @@
-"""Limits on connections: how many there may be, and how long a client may take to send the head of a request.
+"""Limits on connections: how many there may be, how long a client may take to send the head of a request, valid HTTP.
 
 Idle connections are closed before new ones are refused.
 """
@@ -7,17 +7,24 @@ import asyncio
 from typing import Any
 
 from vitrail.serve.config import ServeConfig
+from vitrail.serve.metrics import Metrics
+from vitrail.strict_json import to_json
 
 HEAD_SECONDS = 10.0  # for the head of a request, from the connection or from its first byte
 # How long a connection may stay idle. Proxies close theirs after a minute; if we closed first, a request that is on its
 # way at that moment would be lost.
 KEEP_ALIVE_SECONDS = 75
 _LINGER = 1.0  # seconds for which a refused connection stays open: a client that is still sending would miss the answer
-_BODY = b'{"error": "too many connections; try again in 1 s"}'
-_REFUSED = (
-    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-)
+
+
+def _refusal(status: str, error: str, *headers: str) -> bytes:
+    """A whole response, after which the connection is closed."""
+    body = to_json({"error": error}).encode()
+    lines = [f"HTTP/1.1 {status}", *headers, "connection: close", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+
+
+_REFUSED = _refusal("503 Service Unavailable", "too many connections; try again in 1 s", "retry-after: 1")
 
 
 class LimitedConnection(asyncio.Protocol):
@@ -25,7 +32,9 @@ class LimitedConnection(asyncio.Protocol):
 
     head_seconds: float
     max_connections: int
+    metrics: Metrics
     # Of uvicorn:
+    conn: Any  # h11's side of the connection
     connections: set[Any]
     cycle: Any  # the current or the last request; None before the first
     loop: asyncio.AbstractEventLoop
@@ -47,14 +56,12 @@ class LimitedConnection(asyncio.Protocol):
         idle = next((other for other in self.connections if other.idle), None) if excess > 0 else None
         if idle is not None:
             idle.transport.close()
-        self._refused = excess > 0 and idle is None
-        self._timer = self.loop.call_later(_LINGER if self._refused else self.head_seconds, transport.close)
-        if self._refused:
-            transport.write(_REFUSED)
-            if excess > self.max_connections or not transport.can_write_eof():
-                transport.close()
-            else:
-                transport.write_eof()
+        if excess <= 0 or idle is not None:
+            self._timer = self.loop.call_later(self.head_seconds, transport.close)
+            return
+        self._refuse(_REFUSED)
+        if excess > self.max_connections:
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Stops the timer when a head is complete; starts it when another begins."""
@@ -62,15 +69,35 @@ class LimitedConnection(asyncio.Protocol):
             return
         before = self.cycle
         super().data_received(data)
+        if self._refused:
+            return
         if self.cycle is not before:
             self._stop()
         elif self._timer is None and getattr(before, "response_complete", True):  # None before the first request
             self._timer = self.loop.call_later(self.head_seconds, self.transport.close)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuses a request that is not valid HTTP, and closes: what follows it cannot be told apart from it."""
+        self.metrics.add("malformed_total")
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # whatever the app answers now must not follow
+        self._refuse(_refusal("400 Bad Request", self.conn.fault) if self.conn.can_respond else b"")
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timer."""
         self._stop()
         super().connection_lost(exc)
+
+    def _refuse(self, response: bytes) -> None:
+        """Sends a last response; what still arrives is ignored, and a moment later the connection is closed."""
+        self._stop()
+        self._refused = True
+        self.transport.write(response)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(_LINGER, self.transport.close)
+        else:
+            self.transport.close()
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -78,9 +105,21 @@ class LimitedConnection(asyncio.Protocol):
             self._timer = None
 
 
-def limited_protocol(config: ServeConfig, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
+def limited_protocol(
+    config: ServeConfig, metrics: Metrics, head_seconds: float = HEAD_SECONDS
+) -> type[asyncio.Protocol]:
     """The HTTP/1.1 protocol of uvicorn with these limits."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415  (an extra)
+    import h11  # noqa: PLC0415  (an extra)
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
 
-    limits = {"max_connections": config.max_connections, "head_seconds": head_seconds}
-    return type("LimitedProtocol", (LimitedConnection, H11Protocol), limits)
+    from vitrail.serve.strict_http import MAX_HEAD, StrictConnection  # noqa: PLC0415
+
+    class LimitedProtocol(LimitedConnection, H11Protocol):
+        max_connections = config.max_connections
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.conn = StrictConnection(h11.SERVER, MAX_HEAD)
+            self.metrics, self.head_seconds = metrics, head_seconds
+
+    return LimitedProtocol

@@ -19,6 +19,9 @@ def document(config: ServeConfig, answer: dict[str, Any]) -> dict[str, Any]:
     images["description"] = (
         f"At most {config.max_files} files, {config.max_bytes:,} bytes, and {config.max_pixels:,} pixels per image"
     )
+    for operations in filled["paths"].values():
+        for operation in operations.values():
+            operation["responses"]["421"] = {"$ref": "#/components/responses/421"}
     if not config.url_hosts:  # this service fetches no URLs
         del images["content"]["application/json"]
         for path in ("/predict", "/explain"):

@@ -1,8 +1,8 @@
 """The supervisor: owns the listening socket, starts the worker processes, and replaces those that die.
 
-It computes nothing and does not import torch. SIGTERM and Ctrl-C stop the service without losing a request; SIGHUP
-reloads the model. When a worker dies, the requests it was computing are lost; new connections wait in the socket's
-queue until its replacement is ready.
+It computes nothing and does not import torch, and lives on when its log cannot be written. SIGTERM and Ctrl-C stop the
+service without losing a request; SIGHUP reloads the model. When a worker dies, the requests it was computing are lost;
+new connections wait in the socket's queue until its replacement is ready.
 """
 
 import contextlib
@@ -11,8 +11,10 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.serve.config import BACKLOG, ServeConfig
-from vitrail.serve.logs import log
+from vitrail.serve.logs import background_logs, fill_standard_descriptors, log, take_dropped
 from vitrail.serve.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -48,11 +50,13 @@ def serve(opener: "Opener", config: ServeConfig, *, on_ready: OnReady | None = N
     for package in ("uvicorn", "starlette"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"{package} is not installed; install the extra `serve`: pip install -e '.[serve]'")
+    fill_standard_descriptors()
     with tempfile.TemporaryDirectory(prefix="vitrail-serve-") as folder, listen(config) as listener:
         bound = replace(config, port=listener.getsockname()[1])
         metrics = Path(folder) / "metrics"
-        Metrics.create(metrics, config.workers)
-        _Supervisor(opener, bound, listener, metrics, on_ready).run()
+        Metrics.create(metrics, config.workers + 1)  # the last row is the supervisor's
+        with background_logs():
+            _Supervisor(opener, bound, listener, metrics, on_ready).run()
 
 
 def listen(config: ServeConfig) -> socket.socket:
@@ -77,7 +81,12 @@ def _run_worker(opener: "Opener", config: ServeConfig, **options: Any) -> None:
     """The target of a worker process; torch is imported only there."""
     from vitrail.serve.worker import run_worker  # noqa: PLC0415
 
-    run_worker(opener, config, **options)
+    with background_logs():
+        try:
+            run_worker(opener, config, **options)
+        except Exception:  # multiprocessing would print it, and might wait for the reader for ever
+            log("error", "a worker failed", traceback=traceback.format_exc())
+            sys.exit(1)
 
 
 class _Supervisor:
@@ -85,7 +94,7 @@ class _Supervisor:
         self, opener: "Opener", config: ServeConfig, listener: socket.socket, metrics: Path, on_ready: OnReady | None
     ) -> None:
         self.opener, self.config, self.listener, self.metrics = opener, config, listener, metrics
-        self.on_ready = on_ready
+        self.on_ready, self.counters = on_ready, Metrics.open(metrics, config.workers)
         self.workers: list[_Worker] = []
         self.stopping = self.forced = self.announced = False
         self.crashes = 0  # in a row
@@ -125,16 +134,23 @@ class _Supervisor:
         options = {"listener": self.listener, "metrics": self.metrics, "index": index, "pipe": sender}
         arguments = (self.opener, self.config)
         process = spawn.Process(target=_run_worker, args=arguments, kwargs=options, name=f"worker-{index}")
-        process.start()
-        sender.close()
+        with sender:
+            process.start()
         self.workers.append(_Worker(index, process, receiver))
+
+    def _restart(self, index: int) -> None:
+        try:
+            self._start(index)
+        except OSError as error:  # no process, no memory or no file descriptor is left: later there may be
+            log("error", "a worker cannot be started", error=str(error), restart_in_s=_MAX_PAUSE)
+            self.restarts.append((time.monotonic() + _MAX_PAUSE, index))
 
     def _poll(self) -> None:
         """Reads messages from workers and replaces those that died."""
         wait([*(worker.process.sentinel for worker in self.workers)], timeout=_POLL)
         for worker in list(self.workers):
             if not worker.ready and worker.pipe.poll():
-                with contextlib.suppress(EOFError):
+                with contextlib.suppress(EOFError, ConnectionError):  # it died
                     self._on_message(worker, *worker.pipe.recv())
             if not worker.process.is_alive():
                 self._replace(worker)
@@ -142,7 +158,9 @@ class _Supervisor:
         due = [index for moment, index in self.restarts if moment <= now]
         self.restarts = [(moment, index) for moment, index in self.restarts if moment > now]
         for index in due:
-            self._start(index)
+            self._restart(index)
+        if dropped := take_dropped():
+            self.counters.add("dropped_log_lines_total", amount=dropped)
 
     def _on_message(self, worker: _Worker, event: str, text: str) -> None:
         if event == "failed":
@@ -158,6 +176,7 @@ class _Supervisor:
 
     def _replace(self, worker: _Worker) -> None:
         worker.process.join()
+        worker.pipe.close()
         self.workers.remove(worker)
         if not self.announced:
             raise VitrailError(f"a worker died while opening the model (exit code {worker.process.exitcode})")

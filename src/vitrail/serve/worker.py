@@ -15,7 +15,7 @@ from vitrail.errors import VitrailError
 from vitrail.serve.app import App
 from vitrail.serve.config import BACKLOG, ServeConfig
 from vitrail.serve.connections import KEEP_ALIVE_SECONDS, limited_protocol
-from vitrail.serve.logs import log
+from vitrail.serve.logs import log, take_dropped
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.model import ModelSlot, Opener
 
@@ -70,7 +70,7 @@ def make_server(app: App, config: ServeConfig) -> "uvicorn.Server":
 
     settings = uvicorn.Config(
         app,
-        http=limited_protocol(config),
+        http=limited_protocol(config, app.metrics),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -144,6 +144,7 @@ async def _watch(app: App, server: "uvicorn.Server", supervisor: int) -> None:
             await asyncio.to_thread(_trim)
             mark, next_trim = max(mark, _resident()) if idle else mark, now + _TRIM_PAUSE
         app.metrics.set("resident_memory_bytes", _resident())
+        app.metrics.add("dropped_log_lines_total", amount=take_dropped())
         if os.getppid() != supervisor:
             log("error", "the supervisor is gone")
             server.should_exit = True
