@@ -14,7 +14,7 @@ from support import processes
 
 import vitrail
 from vitrail import files
-from vitrail.errors import WriteError
+from vitrail.errors import DataError, WriteError
 from vitrail.models.backbone import Backbone
 
 
@@ -169,6 +169,21 @@ def test_only_regular_files_are_read(special: dict[str, Path], tmp_path: Path) -
     assert files.read_bytes(tmp_path / "link") == b"abc"
     with pytest.raises(FileNotFoundError):
         files.read_bytes(tmp_path / "missing")
+    with pytest.raises(OSError, match="null"):
+        files.read_bytes(tmp_path / "a\0b")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])
+def test_a_fault_of_the_machine_is_not_one_of_the_file(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "file").write_bytes(b"abc")
+    monkeypatch.setattr(files.os, "read", fails)
+    with pytest.raises(DataError, match="machine"):  # and not an OSError, which would mean a broken image
+        files.read_bytes(tmp_path / "file")
 
 
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
         locked(tmp_path / ".lock", what="a run").__enter__()
 
 
-def test_waiting_is_said_and_ends_with_the_holder(tmp_path: Path) -> None:
+def test_waiting_is_said_and_ends_with_the_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_PATIENCE", 0.0)
     file, order = tmp_path / ".lock", []
 
     def second() -> None:

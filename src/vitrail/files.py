@@ -7,7 +7,6 @@ lives; one that a killed process left behind is not, and the next writer in that
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
@@ -21,8 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.errors import WriteError
+from vitrail.errors import DataError, WriteError
+from vitrail.strict_json import to_json
 
+# Errors of the machine: another attempt may succeed, and they say nothing about the file.
+_MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ESTALE, errno.ETIMEDOUT)
 IMAGE_LIMIT = 1 << 29  # bytes of an image file
 TEXT_LIMIT = 1 << 32  # bytes of a table or another text
 _CHUNK = 1 << 16
@@ -47,6 +49,8 @@ def open_regular(path: str | Path) -> IO[bytes]:
         if error.errno == errno.ENXIO:
             raise _not_regular(stat.S_IFSOCK, path) from error
         raise
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "its name has a null character", str(path)) from error
     try:
         kind = stat.S_IFMT(os.fstat(handle).st_mode)
         if kind != stat.S_IFREG:
@@ -61,16 +65,31 @@ def _not_regular(kind: int, path: str | Path) -> OSError:
     return OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'not a file')}, not a regular file", str(path))
 
 
-def read_bytes(path: str | Path, limit: int = IMAGE_LIMIT) -> bytes:
-    """The content of a regular file of at most `limit` bytes; OSError for anything else."""
+def read_bytes(path: str | Path, limit: int = IMAGE_LIMIT, *, start: int = 0, length: int | None = None) -> bytes:
+    """The content of a regular file, or a part of it, of at most `limit` bytes; OSError for anything else.
+
+    Where the machine is at fault (a disk that fails, too many open files), it is a DataError: the file may be fine.
+    """
+    try:
+        return _read(path, limit, start, length)
+    except OSError as error:
+        if error.errno not in _MACHINE:
+            raise
+        reason = f"{path} cannot be read now: {error.strerror}"
+        raise DataError(f"{reason}; this is a fault of the machine, not of the file: mend it and try again") from error
+
+
+def _read(path: str | Path, limit: int, start: int, length: int | None) -> bytes:
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        handle = file.fileno()
+        size = os.fstat(handle).st_size if length is None else length
         # The size may be wrong: files of /proc have 0, others may grow.
-        parts, left = [], limit + 1 if size <= limit else 0
-        while left and (part := os.read(file.fileno(), min(left, max(size + 1, _CHUNK)))):
+        parts, left = [], 0 if size > limit else limit + 1 if length is None else length
+        os.lseek(handle, start, os.SEEK_SET)
+        while left and (part := os.read(handle, min(left, max(size + 1, _CHUNK)))):
             parts.append(part)
             left -= len(part)
-    if not left:
+    if size > limit or (length is None and not left):
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes, the limit", str(path))
     return b"".join(parts)
 
@@ -107,7 +126,9 @@ def write_tensors(
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file atomically."""
-    write_atomically(file, lambda new: new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8"))
+    write_atomically(
+        file, lambda new: new.write_text(to_json(content, indent=2, ascii_only=True) + "\n", encoding="utf-8")
+    )
 
 
 def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path | None = None) -> None:

@@ -19,6 +19,7 @@ from vitrail.files import lock
 from vitrail.strict_json import to_json
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+_PATIENCE = 2.0  # seconds of waiting before a notice
 _HOLDER = 4096  # bytes of a lock file that are read
 
 
@@ -26,15 +27,18 @@ _HOLDER = 4096  # bytes of a lock file that are read
 def locked(file: Path, *, what: str, wait: bool = False) -> Iterator[None]:
     """Holds the lock `file`, in a folder that exists, while the block runs; `what` it protects is for messages.
 
-    BusyError names the process that holds it; with `wait`, a notice does, and the block runs when that process is done.
+    BusyError names the process that holds it; with `wait`, the block runs when that process is done, and a notice
+    names it if that takes long. Where there are no locks, the block runs; with a notice, unless `wait` says that two
+    may do the same work.
     """
     try:
         handle = _acquire(file, what, wait=wait)
     except OSError as error:
         raise WriteError(f"cannot lock {what}: {error.strerror or error}; check its permissions and space") from error
     if handle is None:
-        text = f"{file.parent} has no file locks; make sure that only one process writes {what}"
-        warnings.warn(text, Notice, stacklevel=4)
+        if not wait:
+            text = f"{file.parent} has no file locks; make sure that only one process writes {what}"
+            warnings.warn(text, Notice, stacklevel=4)
         yield
         return
     try:
@@ -47,18 +51,21 @@ def locked(file: Path, *, what: str, wait: bool = False) -> Iterator[None]:
 
 def _acquire(file: Path, what: str, *, wait: bool) -> int | None:
     """The descriptor that holds the lock; None where the file system has no locks."""
-    told = False
+    told, patience = False, time.monotonic() + _PATIENCE
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             lock(handle, wait=told)
         except OSError as error:
-            holder = _holder(handle)
+            holder = _holder(handle) if error.errno in _TAKEN else None
             os.close(handle)
-            if error.errno not in _TAKEN:
+            if holder is None:
                 return None
             if not wait:
                 raise BusyError(f"{what} is in use by {holder}; wait until it ends, or stop it") from error
+            if time.monotonic() < patience:
+                time.sleep(0.02)
+                continue
             warnings.warn(f"waits for {holder}, which is writing {what}", Notice, stacklevel=5)
             told = True
             continue

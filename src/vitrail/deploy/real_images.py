@@ -16,6 +16,7 @@ from vitrail.data.sources.opening import ANY, open_whole
 from vitrail.data.sources.shards import find_shards
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import BrokenImage, ConfigError, DataError, Notice
+from vitrail.files import read_bytes
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import packaged_folder, samples
 from vitrail.runs.predict import image_files
@@ -35,7 +36,7 @@ def read_images(source: str, count: int, *, wanted: Wanted = ANY) -> list[Tensor
     found = []
     for index in _spread(len(files), count):
         with contextlib.suppress(BrokenImage):  # a folder of photographs may have some
-            found.append(decode(files[index].read_bytes(), name=str(files[index])))
+            found.append(decode(read_bytes(files[index]), name=str(files[index])))
     if not found:
         raise DataError(f"{source} has no images that can be read")
     return found

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage
+from vitrail.files import read_bytes
 
 MAX_SIDE = 448  # pixels of the longer side of what people see
 
@@ -43,7 +44,7 @@ def read_pictures(paths: Iterable[Path], preprocess: Preprocess, *, masks: Path 
             broken[name] = f"{name} is a folder without images"
             continue
         try:
-            image = decode(path.read_bytes(), name=name)
+            image = decode(read_bytes(path), name=name)
             picture = fitted_picture(image, preprocess, name=name)
             if masks is not None:
                 picture = picture._replace(mask=_mask(_mask_file(masks, path), image, preprocess))
@@ -67,7 +68,7 @@ def _mask_file(masks: Path, picture: Path) -> Path:
 
 def _mask(file: Path, image: Tensor, preprocess: Preprocess) -> Tensor:
     """Where the object is in the part of an image C H W that the model takes: bool h w."""
-    mask = decode(file.read_bytes(), name=str(file)).amax(dim=0) > 0  # H W
+    mask = decode(read_bytes(file), name=str(file)).amax(dim=0) > 0  # H W
     if mask.shape != image.shape[1:]:
         sizes = [f"{shape[0]} x {shape[1]}" for shape in (mask.shape, image.shape[1:])]
         raise BrokenImage(f"the mask {file} has {sizes[0]} pixels but its picture {sizes[1]}; they must be the same")

@@ -1,7 +1,5 @@
 """The file of packed images: whole or not there, and its pixels mapped, not read."""
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,21 +50,3 @@ def test_a_file_that_was_cut_off_cannot_be_used(tmp_path: Path, length: int, wor
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(pack_file.Unusable, match=word):
         pack_file.read(path)
-
-
-def test_one_at_a_time(tmp_path: Path) -> None:
-    inside, most = [], []
-
-    def work() -> None:
-        with pack_file.only_one(tmp_path / "x.pack"):
-            inside.append(1)
-            most.append(len(inside))
-            time.sleep(0.02)
-            inside.pop()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert most == [1, 1, 1]

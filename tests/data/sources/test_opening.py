@@ -1,6 +1,7 @@
 """Opening data: every kind of source is recognised, and data that no model can learn from is refused."""
 
 import io
+import os
 import tarfile
 
 import numpy as np
@@ -13,7 +14,7 @@ from vitrail.data.sources.folder import Files
 from vitrail.data.sources.opening import open_data, open_whole, survey
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import ClassTarget, NumbersTarget
-from vitrail.errors import DataError
+from vitrail.errors import BrokenImage, DataError
 from vitrail.training.assemble import prepare_data
 from vitrail.training.distributed import World
 from vitrail.training.logs import Logs
@@ -207,3 +208,33 @@ def test_bad_sources_get_one_sentence(tmp_path):
     (tmp_path / "x.docx").write_text("x")
     with pytest.raises(DataError, match=r"x.docx"):
         open_data(tmp_path / "x.docx")
+
+
+@pytest.mark.parametrize(
+    "name", ["x.csv", "x.jsonl", "x.tar", "X.npy", "x.npz", "train-images-idx3-ubyte", "classes.txt", "cifar.tar.gz"]
+)
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(name, tmp_path):
+    labels = {"X.npy": "y.npy", "train-images-idx3-ubyte": "train-labels-idx1-ubyte"}
+    if name in labels:
+        (tmp_path / labels[name]).write_bytes(b"x")
+    if name == "classes.txt":
+        for file, shape in (("X.npy", (4, 5, 5)), ("y.npy", (4,))):
+            np.save(tmp_path / file, np.zeros(shape, np.uint8))
+    os.mkfifo(tmp_path / name)
+    alone = name.endswith((".csv", ".jsonl", ".npz", ".gz"))
+    with pytest.raises((DataError, OSError), match=r"pipe|not a supported dataset|no files|no images"):
+        survey(tmp_path / name if alone else tmp_path)
+
+
+@pytest.mark.parametrize("cell", ["/dev/zero", "pipe.png", ".", "a\0b.png", "/proc/kcore"])
+def test_a_cell_that_names_no_regular_file_is_one_broken_image(cell, tmp_path):
+    photos(tmp_path)
+    os.mkfifo(tmp_path / "pipe.png")
+    rows = [f"{name}/{number}.png,{name}" for name in ("cat", "dog") for number in range(20)]
+    (tmp_path / "table.csv").write_text("\n".join(["path,label", *rows, f"{cell},cat"]))
+    data = survey(tmp_path / "table.csv", val=0.1).train
+    whole = getattr(data, "whole", data)
+    assert whole.paths[-1] == cell
+    with pytest.raises(BrokenImage):
+        whole.read(len(whole) - 1)
+    assert whole.fingerprint

@@ -1,5 +1,6 @@
 """Images are found in folders, tars and tables, and predicted under their names."""
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -72,6 +73,20 @@ def test_bad_paths_are_refused(folder, model, tmp_path):
         names(tmp_path / "odd.csv")
     with pytest.raises(ConfigError, match="top"):
         list(predict_images(TorchEngine(model), find_images([folder]), top=0))
+
+
+def test_only_regular_files_are_read(folder, model, tmp_path):
+    os.mkfifo(tmp_path / "x.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "link.png").symlink_to(folder / "a.png")
+    (tmp_path / "list.csv").write_text(f"path\n/dev/zero\nx.png\n{folder}/a.png\n")
+    os.mkfifo(tmp_path / "pipe.tar")
+    found = list(
+        predict_images(TorchEngine(model), find_images([tmp_path, tmp_path / "list.csv", tmp_path / "pipe.tar"]))
+    )
+    readable = [Path(one.path).name for one in found if one.error is None]
+    assert readable == ["link.png", "a.png"]
+    assert all("regular" in one.error for one in found if one.error is not None)
 
 
 def test_a_regression_predicts_numbers(folder, numbers):

@@ -2,18 +2,14 @@
 
     N C H W uint8 | JSON: format, about, blocks [bytes, crc32] | its sha256, 32 bytes | its length, 8 | magic, 8
 
-It is written under another name and renamed when whole, so that a reader finds all of it or nothing.
+A reader finds all of it or nothing.
 """
 
 import hashlib
 import json
-import os
 import struct
-import time
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +17,8 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import DataError
+from vitrail.files import open_regular, write_atomically
+from vitrail.strict_json import to_json
 
 FORMAT = 1
 MAGIC = b"VITRAIL\n"
@@ -34,23 +32,19 @@ class Unusable(DataError):
 
 def write(path: Path, blocks: Iterable[Tensor], about: Callable[[], Mapping[str, Any]]) -> None:
     """Writes blocks of images, N C H W uint8 each, then what `about` returns after the last of them."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as file:
-            checks = []
-            for block in blocks:
-                # Written, not mapped: a full disk is an error here, and a crash of the process in a mapped file.
-                data = block.contiguous().numpy().data.cast("B")
-                file.write(data)
-                checks.append([data.nbytes, zlib.crc32(data)])
-            footer = json.dumps({"format": FORMAT, "about": about(), "blocks": checks}).encode()
-            file.write(footer + _TAIL.pack(hashlib.sha256(footer).digest(), len(footer), MAGIC))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda new: _write(new, blocks, about))
+
+
+def _write(path: Path, blocks: Iterable[Tensor], about: Callable[[], Mapping[str, Any]]) -> None:
+    with path.open("wb") as file:
+        checks = []
+        for block in blocks:
+            # Written, not mapped: a full disk is an error here, and a crash of the process in a mapped file.
+            data = block.contiguous().numpy().data.cast("B")
+            file.write(data)
+            checks.append([data.nbytes, zlib.crc32(data)])
+        footer = to_json({"format": FORMAT, "about": about(), "blocks": checks}, ascii_only=True).encode()
+        file.write(footer + _TAIL.pack(hashlib.sha256(footer).digest(), len(footer), MAGIC))
 
 
 def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]:
@@ -59,11 +53,11 @@ def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]
     Sizes and the description are always checked, the pixels in a sample of blocks, or in all where `whole` is true.
     "pixels" is a checksum of all pixels, made of those of the blocks.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         footer = _footer(file, path.stat().st_size)
         blocks: list[list[int]] = footer["blocks"]
         _check_blocks(file, blocks, whole=whole)
-    about = footer["about"] | {"pixels": hashlib.sha256(json.dumps(blocks).encode()).hexdigest()}
+    about = footer["about"] | {"pixels": hashlib.sha256(to_json(blocks, ascii_only=True).encode()).hexdigest()}
     total = sum(size for size, _ in blocks)
     if total == 0:
         return torch.empty(0, dtype=torch.uint8), about
@@ -100,31 +94,3 @@ def _check_blocks(file: IO[bytes], blocks: list[list[int]], *, whole: bool) -> N
             if zlib.crc32(file.read(size)) != checksum:
                 raise Unusable(f"bytes {start:,} to {start + size:,} are damaged")
         start += size
-
-
-@contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """A lock: one process at a time works on a file; a process that dies gives it up at once.
-
-    Where the system or the file system has no such locks, all go on: `write` is safe, but the work is done twice.
-    """
-    try:
-        import fcntl  # noqa: PLC0415  (not on Windows)
-    except ImportError:
-        yield
-        return
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.05)
-                continue
-            except OSError:
-                yield
-                return
-            break
-        for left in path.parent.glob(f".{path.name}.*.part"):  # of processes that were killed
-            with suppress(FileNotFoundError):
-                left.unlink()
-        yield

@@ -27,6 +27,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.data.targets import Schema
 from vitrail.errors import BrokenImage, DataError, Notice
+from vitrail.locks import locked
 from vitrail.report import show
 
 _BLOCK = 4 << 20  # bytes of pixels that are written and checked together
@@ -152,7 +153,7 @@ def _kept(
     except pack_file.Unusable as reason:
         warnings.warn(f"{path} is rebuilt: {reason}", Notice, stacklevel=3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with pack_file.only_one(path):
+    with locked(path.with_name(f".{path.name}.lock"), what=str(path), wait=True):
         try:
             found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
             return _counted(found, tally)
@@ -178,9 +179,11 @@ def _file_name(dataset: Dataset, fit: Preprocess) -> str:
 
 
 def _not_written(path: Path, error: OSError, count: int) -> DataError:
+    cause = error.__cause__ or error
+    reason = getattr(cause, "strerror", None) or cause
     return DataError(
-        f"packed images cannot be written to {path.parent}: {error.strerror or error}. About {show(count, 'bytes')} "
-        "are needed: set VITRAIL_CACHE to a writable folder on a disk with enough space, or use feed=streamed"
+        f"packed images cannot be written to {path.parent}: {reason}. About {show(count, 'bytes')} are needed: set "
+        "VITRAIL_CACHE to a writable folder on a disk with enough space, or use feed=streamed"
     )
 
 

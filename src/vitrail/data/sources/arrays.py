@@ -17,6 +17,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Found, Targets, digest, file_facts, target_digest
 from vitrail.data.targets import ClassTarget, LabelsTarget, Schema, Target
 from vitrail.errors import DataError
+from vitrail.files import open_regular, read_text
 
 Array = np.ndarray[Any, Any]
 CLASSES_FILE = "classes.txt"
@@ -25,6 +26,7 @@ CLASSES_FILE = "classes.txt"
 _PAIRS = (("{}_images", "{}_labels"), ("X_{}", "y_{}"), ("x_{}", "y_{}"))
 _WHOLE = (("X", "y"), ("x", "y"), ("images", "labels"))
 _NPY_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+_IDX_LIMIT = 1 << 32  # bytes
 _IDX_PAIR = ("{}-images-idx3-ubyte", "{}-labels-idx1-ubyte")
 _IDX_SPLITS = {"train": ("train",), "val": ("val",), "test": ("t10k", "test")}
 
@@ -158,19 +160,20 @@ def array_target(labels: Tensor, classes: tuple[str, ...]) -> tuple[Targets, Sch
 def read_idx(path: Path) -> Array:
     """The array of an idx file of unsigned bytes, with or without gzip."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read()
+        with open_regular(path) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
+            head = file.read(4)
+            if len(head) < 4 or head[:3] != b"\0\0\x08":
+                raise DataError(f"{path} is not an idx file of bytes: it starts with {head.hex(' ') or 'no data'}")
+            sides = file.read(4 * head[3])
+            shape = struct.unpack(f">{head[3]}I", sides) if len(sides) == 4 * head[3] else ()
+            data = file.read(prod(shape) + 1) if shape and prod(shape) <= _IDX_LIMIT else b""
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}; download it again") from error
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise DataError(f"{path} is not an idx file of bytes: it starts with {data[:4].hex(' ') or 'no data'}")
-    rank = data[3]
-    shape = struct.unpack_from(f">{rank}I", data, 4) if len(data) >= 4 + 4 * rank else ()
-    if not shape or len(data) - 4 - 4 * rank != prod(shape):
+    if not shape or len(data) != prod(shape):
         raise DataError(
             f"{path} is truncated or damaged: its {len(data):,} bytes do not fit {shape}; download it again"
         )
-    return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * rank).reshape(shape)
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
 
 def looks_like_arrays(folder: Path) -> bool:
@@ -235,12 +238,13 @@ def _class_names(folder: Path) -> tuple[str, ...] | None:
     file = folder / CLASSES_FILE
     if not file.exists():
         return None
-    return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
 
 
 def _load(path: Path) -> Array:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        with open_regular(path):  # a pipe is refused here, where numpy would wait for it
+            return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} is not a readable array: {str(error).splitlines()[0]}") from error
 
@@ -277,7 +281,7 @@ def _npy_pairs(names: set[str]) -> dict[str, tuple[str, str]]:
 
 def _npz_pairs(path: Path) -> _Loaded:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
             pairs = _npy_pairs(set(archive.files))
             # Paths inside the archive, for messages.
             return {

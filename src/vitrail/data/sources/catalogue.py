@@ -1,11 +1,10 @@
 """Datasets known by name: fashion-mnist, mnist, cifar10, cifar100, from a folder or downloaded."""
 
-import contextlib
 import hashlib
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from vitrail.data.dataset import Found
 from vitrail.data.sources.arrays import looks_like_arrays, read_arrays
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
 from vitrail.errors import DataError, nearest
+from vitrail.locks import locked
 
 Progress = Callable[[str, int, int], None]  # file name, bytes done, bytes in total (0 if unknown)
 
@@ -152,7 +152,7 @@ def fetch(remote: Remote, folder: Path, *, progress: Progress | None = None) -> 
     target = folder / remote.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f"{remote.name}.lock"):
+        with locked(folder / f".{remote.name}.lock", what=str(target), wait=True):
             if target.exists():
                 return target
             reasons = []
@@ -223,16 +223,3 @@ def _fits(path: Path, checksum: str) -> bool:
     kind, _, wanted = checksum.partition(":")
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest() == wanted
-
-
-@contextlib.contextmanager
-def _locked(lock: Path) -> Iterator[None]:
-    """Locks a download against other processes; without file locks, the checksum protects it."""
-    try:
-        import fcntl  # noqa: PLC0415  (not on Windows)
-    except ImportError:
-        yield
-        return
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

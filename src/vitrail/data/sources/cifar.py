@@ -13,6 +13,7 @@ import numpy as np
 from vitrail.data.dataset import Found
 from vitrail.data.sources.arrays import Arrays, array_labels, array_target
 from vitrail.errors import DataError
+from vitrail.files import open_regular, read_bytes
 
 _MEMBER_LIMIT = 200_000_000  # bytes; the largest real one has 155 M
 
@@ -53,7 +54,7 @@ def read_cifar(path: Path) -> Found:
         names = (layout.meta, *layout.train, *layout.test)
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise DataError(f"{folder} is incomplete: {', '.join(missing)} missing; unpack the archive again")
-        contents = {name: (folder / name).read_bytes() for name in names}
+        contents = {name: read_bytes(folder / name, _MEMBER_LIMIT) for name in names}
     elif _is_archive(path):
         layout, contents = _unpacked(path)
     else:
@@ -173,12 +174,12 @@ def _unpacked(path: Path) -> tuple[_Layout, dict[str, bytes]]:
     contents: dict[str, bytes] = {}
     wanted = {name for layout in _LAYOUTS for name in (layout.meta, *layout.train, *layout.test)}
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:gz") as archive:
             for member in archive:
                 name = member.name.rpartition("/")[2]
                 if member.isfile() and name in wanted and member.size <= _MEMBER_LIMIT:
-                    file = archive.extractfile(member)
-                    contents[name] = file.read() if file is not None else b""
+                    opened = archive.extractfile(member)
+                    contents[name] = opened.read() if opened is not None else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataError(f"{path} is damaged or truncated: {error}; download it again") from error
     for layout in _LAYOUTS:

@@ -16,6 +16,7 @@ from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.natural import natural
 from vitrail.data.targets import ClassTarget, Schema
 from vitrail.errors import BrokenImage, DataError, listed
+from vitrail.files import read_bytes
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -61,7 +62,7 @@ class Files(Dataset):
         """The bytes of the file."""
         path = self.root / self.paths[index]
         try:
-            return path.read_bytes()
+            return read_bytes(path)
         except OSError as error:
             raise BrokenImage(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -18,9 +18,11 @@ from vitrail.data.sources.folder import SPLIT_NAMES
 from vitrail.data.targets import Schema
 from vitrail.data.targets.joined import joined_by
 from vitrail.errors import BrokenImage, DataError
+from vitrail.files import open_regular, read_bytes, read_text
 
 _BLOCK = 512
 _LABEL_SUFFIXES = ("cls", "json", "txt")
+_LABEL_LIMIT = 1 << 20  # bytes
 _LABEL_KEYS = ("label", "cls", "class", "labels", "classes")
 _LONG_NAME, _PAX = b"L", b"x"
 _EXPECTED = {
@@ -92,9 +94,7 @@ class Shards(Dataset):
         """The bytes of the image file."""
         location = self.locations[index]
         try:
-            with self.shards[location.shard].open("rb") as file:
-                file.seek(location.offset)
-                return file.read(location.size)
+            return read_bytes(self.shards[location.shard], start=location.offset, length=location.size)
         except OSError as error:
             raise BrokenImage(f"{self.where(index)} cannot be read: {error.strerror or error}") from error
 
@@ -117,7 +117,7 @@ def expand(pattern: str) -> list[str]:
 def members(path: Path) -> list[Member]:
     """The files in a tar, read from its headers; GNU and POSIX long names are supported."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(2) == b"\x1f\x8b":
                 raise DataError(f"{path} is compressed, so images in it cannot be read at random; gunzip it first")
             file.seek(0, 2)
@@ -243,7 +243,7 @@ def _samples(shard: Path, number: int) -> Iterator[tuple[Location | None, Any]]:
         if suffix.lower() in group:
             raise DataError(f"{shard} has {member.name} twice; a key may occur only once in a shard")
         group[suffix.lower()] = member
-    with shard.open("rb") as file:
+    with open_regular(shard) as file:
         for key, group in grouped.items():
             image = next((group[suffix] for suffix in group if f".{suffix}" in SUFFIXES), None)
             if image is None:
@@ -254,7 +254,7 @@ def _samples(shard: Path, number: int) -> Iterator[tuple[Location | None, Any]]:
                 yield Location(number, key, image.offset, image.size), None
                 continue
             file.seek(group[suffix].offset)
-            label = _label(file.read(group[suffix].size), suffix, f"{shard}: {key}.{suffix}")
+            label = _label(file.read(min(group[suffix].size, _LABEL_LIMIT)), suffix, f"{shard}: {key}.{suffix}")
             yield Location(number, key, image.offset, image.size), label
 
 
@@ -300,7 +300,7 @@ def _labels(
     flat = {item for labels in listed for item in labels}
     file = shards[0].parent / CLASSES_FILE
     if file.exists():
-        classes = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        classes = tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
     elif all(isinstance(item, int) for item in flat):
         classes = tuple(str(number) for number in range(max(flat, default=-1) + 1))
     else:

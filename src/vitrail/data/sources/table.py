@@ -16,6 +16,7 @@ from vitrail.data.sources.folder import SPLIT_NAMES, Files
 from vitrail.data.targets import Column, Target
 from vitrail.data.targets.target import Read
 from vitrail.errors import DataError, nearest
+from vitrail.files import read_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
@@ -77,7 +78,7 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
 def _read_csv(path: Path) -> list[tuple[int, Row]]:
     """Line numbers and rows."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
     first = text.split("\n", 1)[0]
@@ -101,7 +102,7 @@ def _read_csv(path: Path) -> list[tuple[int, Row]]:
 
 def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = read_text(path, encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
     rows: list[tuple[int, Row]] = []

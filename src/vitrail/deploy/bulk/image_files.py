@@ -1,6 +1,7 @@
 """Images by name: files, all files below a folder, members of a tar, rows of a table of paths; and predictions."""
 
 import csv
+import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from torch import Tensor
 from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.sources.table import PATH
 from vitrail.errors import BrokenImage, ConfigError, DataError
+from vitrail.files import open_regular, read_bytes
 from vitrail.runs.predict import Predictor, image_files
 from vitrail.tasks.answer import Prediction
 
@@ -32,9 +34,7 @@ class ImageFile:
 
     def read(self) -> bytes:
         """The bytes as they were stored."""
-        with self.file.open("rb") as file:
-            file.seek(self.start)
-            return file.read() if self.length is None else file.read(self.length)
+        return read_bytes(self.file, start=self.start, length=self.length)
 
 
 def find_images(paths: Iterable[str | Path]) -> Iterator[ImageFile]:
@@ -50,7 +50,8 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[ImageFile]:
 
 def _in_tar(path: Path) -> Iterator[ImageFile]:
     try:
-        with tarfile.open(path, "r:") as tar:  # "r:" is uncompressed: members can be read in place
+        # "r:" is uncompressed: members can be read in place.
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 if member.isfile() and Path(member.name).suffix.lower() in SUFFIXES:
                     yield ImageFile(f"{path}/{member.name}", path, member.offset_data, member.size)
@@ -61,8 +62,8 @@ def _in_tar(path: Path) -> Iterator[ImageFile]:
 def _in_table(path: Path) -> Iterator[ImageFile]:
     """Paths are relative to the folder of the table."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, delimiter=TABLES[path.suffix.lower()], strict=True)
+        with open_regular(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as text:
+            rows = csv.DictReader(text, delimiter=TABLES[path.suffix.lower()], strict=True)
             column = next((name for name in rows.fieldnames or () if name.strip().lower() in PATH), None)
             if column is None:
                 raise DataError(f"{path} has no column of image paths; name one {' or '.join(PATH)}")
