@@ -1,6 +1,7 @@
 """Packages that can be called."""
 
 import importlib
+import inspect
 import sys
 import types
 
@@ -15,6 +16,13 @@ def test_a_package_calls_the_public_function_of_its_name(name: str, monkeypatch:
     package = importlib.import_module(f"vitrail.{name}")
     monkeypatch.setattr(api, name, lambda *arguments, **options: (arguments, options))
     assert package(1, two=3) == ((1,), {"two": 3})
+
+
+@pytest.mark.parametrize("name", ["explain", "serve"])
+def test_help_is_that_of_the_function(name: str) -> None:
+    package, function = importlib.import_module(f"vitrail.{name}"), getattr(api, name)
+    assert package.__doc__ == function.__doc__
+    assert inspect.signature(package) == inspect.signature(function)
 
 
 def test_a_module_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

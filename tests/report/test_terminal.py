@@ -17,6 +17,16 @@ def test_no_number_is_cut_off_in_a_narrow_terminal(monkeypatch, capsys):
     assert "5,338,368" in capsys.readouterr().out
 
 
+def test_text_is_wrapped_between_words_and_no_letter_is_lost(monkeypatch, capsys):
+    intervals = {f"metric {index}": f"0.{index}1234 to 0.{index}5678" for index in range(5)}
+    monkeypatch.setenv("COLUMNS", "60")
+    Report("title", (Table("", dict.fromkeys(intervals, ""), [intervals]), TABLE)).print()
+    shown = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert all(word in shown for text in intervals.values() for word in text.split())
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 60
+
+
 def test_prints_to_any_console():
     console = Console(width=60, color_system=None)
     with console.capture() as captured:
@@ -37,6 +47,8 @@ def test_a_command_is_not_wrapped():
 def test_a_matrix_has_its_counts_or_its_size():
     shown = lines(Matrix("", ["a", "b"], ["a", "a"], [[5, 1], [0, 1234]]))
     assert any(line.split() == ["b", "0", "1,234"] for line in shown)
+    long = lines(Matrix("", ["a class"] * 2, ["another class of things"] * 6, [[5] * 6] * 2))
+    assert all(line.count("another class of things") in (0, 6) for line in long)
     names = [str(index) for index in range(21)]
     assert "21 x 21" in "\n".join(lines(Matrix("", names, names, [[0] * 21] * 21)))
 

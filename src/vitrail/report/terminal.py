@@ -1,17 +1,20 @@
 """Sections in a terminal, by rich."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vitrail.report.sections import Code, Facts, Gallery, Group, Matrix, Picture, Section, Table, Text
-from vitrail.report.values import Value
+from vitrail.report.values import show
 
 WIDTH = 100  # of `str(report)`; a terminal gives its own
+_WORD = 30  # letters of a word that is not wrapped
+_GAP = 3  # columns between those of a table
 _UNBOUNDED = 10_000  # columns of a terminal that leaves everything room
 
 
@@ -25,7 +28,7 @@ def render(section: Section, console: Console, options: ConsoleOptions, *, headi
         for member in section.sections:
             yield from render(member, console, options, heading="bold")
         return
-    for part in _parts(section):
+    for part in _parts(section, options.max_width - 1):
         shown = Padding(part, (0, 0, 0, 1))
         measured = console.measure(shown, options=options.update(width=_UNBOUNDED))
         least = measured.maximum if isinstance(section, Code) else measured.minimum
@@ -39,8 +42,8 @@ def _has_text(section: Section) -> bool:
     return not isinstance(section, Picture) or bool(section.text)
 
 
-def _parts(section: Section) -> Iterator[RenderableType]:
-    """What rich shows of a section; cells are RichText, so that brackets in them are not markup."""
+def _parts(section: Section, room: int) -> Iterator[RenderableType]:
+    """What rich shows of a section in so many columns; cells are RichText, so that brackets in them are not markup."""
     if isinstance(section, Code):
         yield RichText(section.text, no_wrap=True, overflow="ignore")
     elif isinstance(section, Facts):
@@ -49,9 +52,9 @@ def _parts(section: Section) -> Iterator[RenderableType]:
             grid.add_row(RichText(name, style="dim"), RichText(value))
         yield grid
     elif isinstance(section, Table):
-        yield _table(section)
+        yield _table(section, room)
     elif isinstance(section, Matrix):
-        yield _matrix(section)
+        yield _matrix(section, room)
     elif isinstance(section, Text | Picture | Gallery):
         if section.text:
             yield RichText(section.text)
@@ -59,33 +62,51 @@ def _parts(section: Section) -> Iterator[RenderableType]:
             yield _captions(section)
 
 
-def _table(section: Table) -> RichTable:
-    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
-    rows = list(section.shown())
-    for index, (name, right) in enumerate(zip(section.columns, section.right(), strict=True)):
-        # Where the terminal is narrow, words are wrapped; numbers and paths stay whole.
-        whole = right or section.columns[name] == "path"
-        widths = [len(name), *(2 * cells[index][0] + len(cells[index][1]) for cells in rows)]
-        least = max(widths) if whole else None
-        grid.add_column(RichText(name), justify="right" if right else "left", no_wrap=whole, min_width=least)
-    for cells in rows:
-        nested = cells[0][0] > 0
-        grid.add_row(*(RichText("  " * depth + text) for depth, text in cells), style="dim" if nested else None)
+def _table(section: Table, room: int) -> RichTable:
+    """Where the terminal is narrow, text is wrapped between words; numbers and paths stay whole."""
+    rows, right = list(section.shown()), section.right()
+    whole = [one or unit == "path" for one, unit in zip(right, section.columns.values(), strict=True)]
+    cells = [["  " * depth + text for depth, text in row] for row in rows]
+    grid = _grid(list(section.columns), cells, room, right=right, whole=whole)
+    for row, content in zip(grid.rows, rows, strict=True):
+        row.style = "dim" if content[0][0] > 0 else None
     return grid
 
 
-def _matrix(section: Matrix) -> RenderableType:
+def _matrix(section: Matrix, room: int) -> RenderableType:
     """The counts as a table; of a large matrix only its size."""
     if len(section.columns) > section.MOST:
         return RichText(f"{len(section.rows)} x {len(section.columns)}: see the HTML report.")
-    cells: list[dict[str, Value]] = [
-        {"": name, **{str(index): count for index, count in enumerate(row)}}
-        for name, row in zip(section.rows, section.counts, strict=True)
+    cells = [[name, *map(show, counts)] for name, counts in zip(section.rows, section.counts, strict=True)]
+    numeric = [False, *(True for _ in section.columns)]
+    return _grid(["", *section.columns], cells, room, right=numeric, whole=[True] * len(numeric))
+
+
+def _grid(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], room: int, *, right: Sequence[bool], whole: Sequence[bool]
+) -> RichTable:
+    """A table; what cannot be as narrow as the room that it has goes beyond it, so nothing is cut off."""
+    texts = [[title, *(row[index] for row in rows)] for index, title in enumerate(titles)]
+    widths = [max(map(cell_len, column)) for column in texts]
+    least = [
+        width if kept else min(width, _longest_word(column))
+        for width, kept, column in zip(widths, whole, texts, strict=True)
     ]
-    grid = _table(Table("", {"": "", **{str(index): "" for index in range(len(section.columns))}}, cells))
-    for column, name in zip(grid.columns[1:], section.columns, strict=True):
-        column.header, column.no_wrap, column.min_width = RichText(name), True, None
+    room -= _GAP * (len(titles) - 1)
+    while sum(widths) > room and widths != least:
+        wide = [index for index, width in enumerate(widths) if width > least[index]]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
+    for title, width, to_right, kept in zip(titles, widths, right, whole, strict=True):
+        justify: JustifyMethod = "right" if to_right else "left"
+        grid.add_column(RichText(title), justify=justify, no_wrap=kept, width=max(width, 1), overflow="fold")
+    for row in rows:
+        grid.add_row(*map(RichText, row))
     return grid
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return min(max((cell_len(word) for text in texts for word in text.split()), default=1), _WORD)
 
 
 def _captions(section: Gallery) -> RichTable:

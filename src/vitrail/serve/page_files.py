@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.embedded import read_embedded
 from vitrail.packaged import samples
 from vitrail.serve.overlay import png
@@ -38,13 +37,15 @@ def _samples(outputs: set[str]) -> dict[str, bytes]:
     packaged = samples()
     if packaged and packaged.keys() <= outputs:
         return {label: path.read_bytes() for label, path in packaged.items()}
-    return _fashion() if outputs.issuperset(KNOWN["fashion-mnist"].classes) else {}
+    return _embedded(outputs)
 
 
-def _fashion() -> dict[str, bytes]:
-    """The first test image of each class of Fashion-MNIST."""
+def _embedded(outputs: set[str]) -> dict[str, bytes]:
+    """The first test image of each label of the embedded data."""
     test = read_embedded().test
     assert test is not None  # noqa: S101  (the package contains it)
     ((field, target),) = test.schema.items()
-    labels = [target.text(value) for value in test.targets[field]]
-    return {label: png(test.read(labels.index(label))) for label in KNOWN["fashion-mnist"].classes}
+    first: dict[str, int] = {}
+    for index, value in enumerate(test.targets[field]):
+        first.setdefault(target.text(value), index)
+    return {label: png(test.read(index)) for label, index in first.items()} if first.keys() <= outputs else {}

@@ -81,10 +81,7 @@ def probe(
     off if there is none. `preprocess` is the model's by default. Features are read in batches; `memory` limits the
     bytes of those that are kept, as neighbours and for logistic regression.
     """
-    if linear not in ("ridge", "logistic"):
-        raise ConfigError(f"linear is {linear!r}; it must be 'ridge' or 'logistic'")
-    if temperature <= 0:
-        raise ConfigError(f"temperature is {temperature:g}; it must be greater than 0")
+    _check(linear, temperature)
     backbone = backbone_of(model)
     reader = Reader(backbone, layers=layers, pool=pool, preprocess=preprocess, batch_size=batch_size)
     parts = divide(data, seed=seed)
@@ -112,6 +109,13 @@ def probe(
     }
     tested = [_Tested(*each) for each in zip(every, *scores.tolist(), (one.penalty for one in fitted), strict=True)]
     return _report(f"{images.test.name}: probes of each layer", facts, tested, outcome)
+
+
+def _check(linear: str, temperature: float) -> None:
+    if linear not in ("ridge", "logistic"):
+        raise ConfigError(f"linear is {linear!r}; it must be 'ridge' or 'logistic'")
+    if temperature <= 0:
+        raise ConfigError(f"temperature is {temperature:g}; it must be greater than 0")
 
 
 def _data_facts(images: _Images, truth: Tensor, origin: str) -> dict[str, Value]:
