@@ -200,6 +200,8 @@ def demo(options: argparse.Namespace) -> None:
     import shutil  # noqa: PLC0415
 
     from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.training.distributed import World  # noqa: PLC0415
+    from vitrail.training.one_run import one_run  # noqa: PLC0415
     from vitrail.training.plan import make_plan  # noqa: PLC0415
     from vitrail.training.run import train as start  # noqa: PLC0415
 
@@ -207,6 +209,7 @@ def demo(options: argparse.Namespace) -> None:
     if options.folder is None and (DEMO / "run.json").is_file():
         device(options.device)
         make_plan("demo", recipe="demo", changes=changes)  # a mistake is reported before anything is lost
-        shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
+        with one_run(DEMO, World()):  # and not one that is running
+            shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
     run = start("demo", recipe="demo", folder=options.folder or DEMO, device=options.device, **changes)
     print(f"test accuracy {100 * run.metrics['test_accuracy']:.1f} %; report: {run.report()}")  # noqa: T201

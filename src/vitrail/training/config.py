@@ -65,6 +65,7 @@ class TrainConfig(Config):
     precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
     compile: bool = False
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
+    threads: Count | None = None  # of the CPU; None: as torch chooses, and for a resumed run as it began
     feed: Literal["auto", "packed", "streamed"] = "auto"
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     early_stop: Count | None = None  # epochs without a better validation metric
@@ -111,8 +112,8 @@ _ELSEWHERE = {
     "warmup": "schedule.warmup_epochs",
     "wd": "optimiser.weight_decay",
 }
-# These change what is kept on disk and nothing of what is learned: a resumed run may change them.
-FREE = ("keep", "save_every", "save_steps")
+# A resumed run may change these: what is kept on disk, and threads, with a note that bits differ.
+FREE = ("keep", "save_every", "save_steps", "threads")
 
 
 def usual_name(name: str) -> str | None:

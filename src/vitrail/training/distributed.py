@@ -255,7 +255,8 @@ class ShardedStore(RankedStore):
     def _write(self, file: Path, header: str, learner: Learner) -> None:
         new = file.with_name(f".{file.name}")
         if self.world.main:
-            shutil.rmtree(new, ignore_errors=True)
+            for left in self.folder.glob(".step-*"):  # of a save that was interrupted
+                shutil.rmtree(left, ignore_errors=True)
             new.mkdir(parents=True)
         self.world.wait()
         error = ""

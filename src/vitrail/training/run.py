@@ -9,12 +9,11 @@ beside its model, such as a decoder.
 """
 
 import inspect
-import platform
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail import __version__
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.feed import ImageSet
@@ -41,8 +39,10 @@ from vitrail.tasks.answer import Examples
 from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
 from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, join, launcher, restarted
+from vitrail.training.environment import changed, environment, use_threads
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
+from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.step import own_stream
 from vitrail.training.task_choice import RENAMED, TaskChoice
@@ -173,16 +173,17 @@ def train(
                 changes=changes,
             )  # fmt: skip
             path = world.collect(_folder(folder, plan))[0]
-        with Logs(path, sinks=sinks, main=world.main, silent=silent) as logs:
+        with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent) as logs:
             for note in () if continues else plan.notes:
                 logs.say(note)
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
             plan, packs = prepare_data(plan, world, logs)
-            with deterministic(plan.config), own_stream(where):
+            before = Record.read(path).environment if continues else {}
+            with deterministic(plan.config), own_stream(where), use_threads(_threads(plan, before, where, logs)):
                 loop = assemble(plan, packs, path, world=world, device=where, shard=shard, logs=logs, blank=continues)
                 if continues:
-                    _resume(loop)
+                    plan = _resume(loop, plan, before)
                 elif world.main:
                     _begin(plan, loop, val)
                 ended_before = loop.over
@@ -215,12 +216,35 @@ def _check_folder(folder: Path) -> None:
         raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)")
 
 
-def _resume(loop: Loop) -> None:
-    """Resumes a run from its last checkpoint."""
+def _threads(plan: Plan, before: Mapping[str, Any], device: torch.device, logs: Logs) -> int | None:
+    """The number of CPU threads to compute on: that of the recipe, else that with which the run began."""
+    began, usual = before.get("threads"), torch.get_num_threads()
+    if plan.config.threads is not None or began is None or device.type != "cpu":
+        return plan.config.threads
+    if began != usual:
+        logs.say(f"threads: {began}, as at the start of the run, for the same bits; --set threads={usual} overrides")
+    return int(began)
+
+
+def _resume(loop: Loop, plan: Plan, before: Mapping[str, Any]) -> Plan:
+    """Resumes a run from its last checkpoint; a note on another environment is kept with it."""
     loop.resume()
-    if not loop.over:
-        now, epochs = loop.progress, loop.config.epochs
-        loop.logs.say(f"{loop.folder} resumes after step {now.step}, in epoch {now.epoch + 1} of {epochs}")
+    if loop.over:
+        return plan
+    now, epochs, folder = loop.progress, loop.config.epochs, loop.folder
+    loop.logs.say(f"{folder} resumes after step {now.step}, in epoch {now.epoch + 1} of {epochs}")
+    note = changed(before, _environment(loop))
+    if note is None or note in plan.notes:
+        return plan
+    loop.logs.say(note)
+    plan = replace(plan, notes=(*plan.notes, note))
+    if loop.world.main:
+        replace(Record.read(folder), notes=plan.notes).write(folder)
+    return plan
+
+
+def _environment(loop: Loop) -> dict[str, Any]:
+    return environment(loop.device, processes=loop.world.size, precision=loop.step.precision)
 
 
 def _learn(loop: Loop) -> None:
@@ -235,14 +259,18 @@ def _learn(loop: Loop) -> None:
 def _folder(folder: str | Path | None, plan: Plan) -> Path:
     """Where a new run goes: a folder that holds none yet."""
     if folder is not None:
-        if any(Path(folder, "checkpoints").glob("step-*")):
-            way = f"resume it (vitrail train --resume {folder}), or choose another folder (--out)"
-            raise TrainingError(f"{folder} already holds a run; {way}")
+        _refuse_run(Path(folder))
         return Path(folder)
     name = f"{data_name(plan.data.train.name, plan.source)}-{plan.config.model}"
     name += "" if plan.schema else f"-{plan.task.kind}"
     taken = [_RUNS / name, *(_RUNS / f"{name}-{number}" for number in range(2, 10_000))]
     return next(path for path in taken if not path.exists())
+
+
+def _refuse_run(folder: Path) -> None:
+    if any(Path(folder, "checkpoints").glob("step-*")):
+        way = f"resume it (vitrail train --resume {folder}), or choose another folder (--out)"
+        raise TrainingError(f"{folder} already holds a run; {way}")
 
 
 def data_name(name: str, source: str | None) -> str:
@@ -263,20 +291,12 @@ def data_name(name: str, source: str | None) -> str:
 
 def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
     """Writes run.json: what the run is, and what it ran on."""
-    device, folder = loop.device, loop.folder
+    folder = loop.folder
+    _refuse_run(folder)  # another process may have trained here while this one read its data
     loop.logs.resume(0)  # a run that lost its checkpoints may have been here
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    environment = {
-        "vitrail": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.type}, {name}",
-        "processes": loop.world.size,
-        "precision": loop.step.precision,
-    }
     command = shlex.join([*launcher(), *sys.argv[1:]])
     try:
-        plan.record(val=val, command=command, environment=environment).write(folder)
+        plan.record(val=val, command=command, environment=_environment(loop)).write(folder)
     except WriteError as error:
         reason = error.__cause__ or error
         raise TrainingError(f"the run cannot be kept in {folder}: {reason}; choose another folder (--out)") from error
