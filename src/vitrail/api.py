@@ -150,10 +150,13 @@ def serve(
 
 
 def open_engine(path: str, threads: int | None) -> "Engine":
-    """The engine for an artefact, a run or a checkpoint, as a service opens it."""
+    """The engine for an artefact, a run or a checkpoint, as a service opens it: it must agree with its certificate."""
     from vitrail.deploy.artefact.opening import open_engine as open_  # noqa: PLC0415
+    from vitrail.deploy.artefact.trial import check_trial  # noqa: PLC0415
 
-    return open_(path, threads=threads)
+    engine = open_(path, threads=threads)
+    check_trial(engine)
+    return engine
 
 
 def open_explainer(path: str) -> Any:

@@ -158,10 +158,11 @@ class Batcher:
             loop = batch[0].future.get_loop()
             try:
                 outputs = batch[0].served.engine.outputs(torch.stack([item.image for item in batch]))  # B C H W
+                finite = _finite_rows(outputs)
             except Exception as error:  # the thread must survive any error of an engine; the requests receive it
                 deliver = functools.partial(_fail, batch, error)
             else:
-                deliver = functools.partial(self._deliver, batch, outputs, start, time.monotonic())
+                deliver = functools.partial(self._deliver, batch, outputs, finite, start, time.monotonic())
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this
                 loop.call_soon_threadsafe(deliver)
             del batch, deliver
@@ -194,7 +195,9 @@ class Batcher:
                 batch.append(self._queue.popleft())
         return batch
 
-    def _deliver(self, batch: list[_Item], outputs: Mapping[str, Tensor], start: float, end: float) -> None:
+    def _deliver(
+        self, batch: list[_Item], outputs: Mapping[str, Tensor], finite: list[bool], start: float, end: float
+    ) -> None:
         rate = len(batch) / max(end - start, 1e-6)
         self._limiter.rate = rate + (1 - _SMOOTHING) * (self._limiter.rate - rate) if self._limiter.rate else rate
         self._metrics.add("images_total", amount=len(batch))
@@ -202,10 +205,20 @@ class Batcher:
         self._metrics.observe("compute_seconds", end - start)
         for index, item in enumerate(batch):
             self._metrics.observe("queue_seconds", start - item.since)
-            if not item.future.done():
+            if item.future.done():
+                continue
+            if finite[index]:
                 own = {name: values[index : index + 1] for name, values in outputs.items()}
                 timing = {"queued": start - item.since, "computing": end - start}
                 item.future.set_result(Computed(outputs=own, batch=len(batch), **timing))
+            else:
+                item.future.set_exception(ValueError("the model computed numbers that are not finite"))
+
+
+def _finite_rows(outputs: Mapping[str, Tensor]) -> list[bool]:
+    """For each image, whether no output is NaN or infinite: an answer must not be made of those."""
+    rows = [torch.isfinite(values).flatten(1).all(dim=1) for values in outputs.values()]  # B each
+    return torch.stack(rows).all(dim=0).tolist()
 
 
 def _fail(batch: list[_Item], error: Exception) -> None:

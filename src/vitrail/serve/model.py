@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor
 
-from vitrail.errors import VitrailError
+from vitrail.runs.trial import try_model
 
 if TYPE_CHECKING:
     from vitrail.data.preprocess import Preprocess
@@ -118,19 +117,17 @@ class ModelSlot:
         self.served = self._open(1)
 
     def reload(self) -> bool:
-        """Opens the model again and uses it; the old one stays in use when that fails."""
+        """Opens the model again, tries it on a picture and uses it; the old one stays in use when that fails."""
         with self._lock:
             try:
                 self.served = self._open(self.served.generation + 1)
-            except (VitrailError, OSError, RuntimeError) as error:
-                self.error = str(error)
+            except Exception as error:  # whatever a damaged file or an engine raises
+                self.error = str(error) or repr(error)
                 return False
             self.error = None
             return True
 
     def _open(self, generation: int) -> ServedModel:
         served = self._opener()
-        engine, (height, width) = served.engine, served.engine.preprocess.image_size
-        black = torch.zeros(1, engine.preprocess.channels, height, width, dtype=torch.uint8)
-        engine.task.decode(engine.outputs(black))  # warms up, and fails here rather than in a request
+        try_model(served.engine)  # this warms it up, too
         return replace(served, generation=generation, opened=time.time())

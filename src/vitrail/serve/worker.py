@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,8 +41,11 @@ def run_worker(
     _limit_arenas()
     try:
         slot = ModelSlot(opener)
-    except (VitrailError, OSError) as error:
-        pipe.send(("failed", str(error)))
+    except Exception as error:  # whatever a damaged file or an engine raises
+        known = isinstance(error, VitrailError | OSError)
+        if not known:
+            log("error", "the model cannot be opened", traceback=traceback.format_exc())
+        pipe.send(("failed", str(error) if known else f"the model cannot be opened: {error!r}"))
         return
     counters = Metrics.open(metrics, index)
     counters.add("worker_starts_total")

@@ -20,9 +20,12 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.deploy.artefact.engine import Array, Engine, in_batches
 from vitrail.deploy.artefact.fingerprint import file_bytes
 from vitrail.deploy.artefact.opening import CERTIFICATE
+from vitrail.deploy.artefact.trial import KEY as TRIAL
+from vitrail.deploy.artefact.trial import Trial, trial_of
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import DataError
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
+from vitrail.strict_json import to_json
 
 CLOSE = 0.5  # percent of the images that int8 may answer differently
 
@@ -83,6 +86,7 @@ class Certificate:
     about: str
     images: int
     bytes: Mapping[str, int]  # of each artefact's files
+    trials: Mapping[str, Trial]  # what each artefact computed for the trial picture
 
     def problems(self, artefact: str) -> list[str]:
         """What is outside the tolerance of an artefact; none where it passed."""
@@ -116,7 +120,9 @@ class Certificate:
         """certificate.html and certificate.json in a folder."""
         report = self.report(more)
         report.to_html(folder / "certificate.html")
-        report.to_json(folder / CERTIFICATE)
+        text = report.to_json().rstrip().removesuffix("}").rstrip()  # the trials follow its last key, a line each
+        trials = ",\n".join(f"    {to_json(name)}: {to_json(numbers)}" for name, numbers in self.trials.items())
+        (folder / CERTIFICATE).write_text(f'{text},\n  "{TRIAL}": {{\n{trials}\n  }}\n}}\n', encoding="utf-8")
         return report
 
 
@@ -160,6 +166,11 @@ def certify(
         about=reference.about,
         images=len(used),
         bytes={name: file_bytes(engine.source) for name, engine in artefacts.items()},
+        trials={
+            name: trial_of(engine)
+            for name, engine in artefacts.items()
+            if all(row.problem is None for row in rows if row.artefact == name)
+        },
     )
 
 
