@@ -91,7 +91,7 @@ class ReferenceViT(nn.Module):
         N = (H // p) * (W // p)
         self.p = p
         self.E = nn.Linear(C * p * p, D)  # the patch embedding
-        self.x_class = nn.Parameter(torch.randn(1, 1, D))  # a token that is no patch: it will answer for the image
+        self.x_class = nn.Parameter(torch.randn(1, 1, D))  # the class token: its output is read for the answer
         self.E_pos = nn.Parameter(torch.randn(1, 1 + N, D))  # without it, a shuffled image would look the same
         self.blocks = nn.ModuleList(Block(D, k) for _ in range(L))
         self.norm = nn.LayerNorm(D, eps=1e-6)

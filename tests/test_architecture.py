@@ -149,20 +149,20 @@ def functions_are_short(modules: Package) -> Iterator[str]:
                     yield f"{name}.{node.name} has {lines} lines"
 
 
-def public_things_are_told(modules: Package) -> Iterator[str]:
+def public_things_have_docstrings(modules: Package) -> Iterator[str]:
     """Every public module, class, function and method has a docstring."""
 
-    def untold(node: ast.AST, path: str) -> Iterator[str]:
+    def undocumented(node: ast.AST, path: str) -> Iterator[str]:
         if not ast.get_docstring(node):
             yield path
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for child in node.body:
                 named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
                 if named and not child.name.startswith("_"):
-                    yield from untold(child, f"{path}.{child.name}")
+                    yield from undocumented(child, f"{path}.{child.name}")
 
     for name, (_, tree) in modules.items():
-        yield from untold(tree, name)
+        yield from undocumented(tree, name)
 
 
 def names_say_something(modules: Package) -> Iterator[str]:
@@ -170,7 +170,7 @@ def names_say_something(modules: Package) -> Iterator[str]:
     for name in modules:
         for part in set(name.split(".")) - {"__init__", "__main__"}:
             if part in VAGUE or part in sys.stdlib_module_names:
-                yield f"{name}: {part} is no name for a module"
+                yield f"{name}: {part} is not a name for a module"
 
 
 def errors_are_not_swallowed(modules: Package) -> Iterator[str]:
@@ -235,7 +235,7 @@ RULES: list[Rule] = [
     the_front_door_is_lazy,
     files_are_short,
     functions_are_short,
-    public_things_are_told,
+    public_things_have_docstrings,
     names_say_something,
     errors_are_not_swallowed,
     nothing_is_written_twice,
@@ -275,17 +275,17 @@ BAD: list[tuple[Rule, str, str, str]] = [
     (the_front_door_is_lazy, "vitrail.__init__", "from vitrail import errors", "imports vitrail.errors"),
     (files_are_short, "vitrail.layers.rope", "x = 1\n" * 401, "has 401 lines"),
     (functions_are_short, "vitrail.layers.rope", LONG, "rope.f has 51 lines"),
-    (public_things_are_told, "vitrail.layers.rope", "x = 1", "vitrail.layers.rope"),
-    (public_things_are_told, "vitrail.layers.rope", '"""A."""\n\n\ndef f(): ...', "vitrail.layers.rope.f"),
+    (public_things_have_docstrings, "vitrail.layers.rope", "x = 1", "vitrail.layers.rope"),
+    (public_things_have_docstrings, "vitrail.layers.rope", '"""A."""\n\n\ndef f(): ...', "vitrail.layers.rope.f"),
     (
-        public_things_are_told,
+        public_things_have_docstrings,
         "vitrail.layers.rope",
         '"""A."""\nclass C:\n    """A."""\n    def m(self): ...',
         "rope.C.m",
     ),
-    (names_say_something, "vitrail.layers.utils", "", "utils is no name"),
-    (names_say_something, "vitrail.common.rope", "", "common is no name"),
-    (names_say_something, "vitrail.layers.types", "", "types is no name"),
+    (names_say_something, "vitrail.layers.utils", "", "utils is not a name"),
+    (names_say_something, "vitrail.common.rope", "", "common is not a name"),
+    (names_say_something, "vitrail.layers.types", "", "types is not a name"),
     (errors_are_not_swallowed, "vitrail.layers.rope", "try:\n    x\nexcept Exception:\n    pass", "rope:3 swallows"),
     (errors_are_not_swallowed, "vitrail.layers.rope", "try:\n    x\nexcept:\n    ...", "rope:3 swallows"),
     (
@@ -311,7 +311,7 @@ def test_rule_can_fail(rule: Rule, module: str, text: str, message: str) -> None
     assert any(message in violation for violation in found), found
 
 
-def test_six_lines_and_what_says_nothing_may_stand_twice() -> None:
+def test_six_equal_lines_and_trivial_ones_are_allowed_twice() -> None:
     six = '"""A."""\nimport os\nfrom os import (\n    path,\n)\n' + SEVEN.removesuffix("f = 6\n")
     assert list(nothing_is_written_twice(parsed({"vitrail.config": six, "vitrail.errors": six}))) == []
 

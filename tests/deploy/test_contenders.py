@@ -34,7 +34,7 @@ def test_the_base_is_the_last_in_float32(shipped, model):
 
 
 @pytest.mark.slow
-def test_a_compiled_run_answers_as_the_eager_one_and_says_nothing_else(model, capfd):
+def test_a_compiled_run_answers_as_the_eager_one_and_prints_nothing(model, capfd):
     eager = TorchEngine(model)
     pixels = at_size(photos(6), (24, 16), eager.preprocess)
     for name, engine in open_compiled(model).items():

@@ -14,7 +14,7 @@ def test_all_take_turns_and_each_begins_a_round():
     assert [len(times) for times in taken.values()] == [2, 2]
 
 
-def test_any_clock_will_do():
+def test_any_clock_can_be_used():
     ticks = iter((0.0, 3.0))
     assert interleaved({"a": lambda: None}, rounds=1, warm=0, clock=lambda: next(ticks)) == {"a": [3.0]}
 

@@ -24,12 +24,12 @@ def test_all_by_default_and_negative_ones_from_the_end() -> None:
         (torch.tensor(3), "list"),
         ([], "empty"),
         ([1.5], "1.5"),
-        (torch.tensor([True, False]), "True"),  # a mask is no list of places
+        (torch.tensor([True, False]), "True"),  # a mask is not a list of indices
         (torch.tensor([[1, 2]]), "contains"),
         ([0, 5], "row 5"),
         ([-6], "row -6"),
     ],
 )
-def test_what_is_no_list_of_numbers(chosen: object, word: str) -> None:
+def test_indices_that_are_not_numbers_are_refused(chosen: object, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         resolve_indices(chosen, 5, "row", "tokens")  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_masks_are_cut_as_their_pictures_are(tmp_path: Path) -> None:
         assert not broken
 
 
-def test_masks_that_do_not_fit_are_told(tmp_path: Path) -> None:
+def test_masks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     masks = tmp_path / "masks"
     masks.mkdir()
     for name in ("small", "empty", "alone", "text"):

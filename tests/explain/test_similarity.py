@@ -126,7 +126,7 @@ def test_bf16_and_task_models_are_taken():
     assert torch.allclose(numbers(cka(model.to(torch.bfloat16), [images])), exact, atol=0.05)
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_refused():
     model = tiny()
     with pytest.raises(InputError, match="no images"):
         cka(model, [pictures(model, 3)])
@@ -148,7 +148,7 @@ def test_only_so_many_batches_are_read():
     assert cka(model, endless(), max_batches=3)["Data"].values["batches"] == 3
 
 
-def test_a_layer_that_says_the_same_of_all_images_is_like_none():
+def test_a_layer_with_equal_features_for_all_images_is_similar_to_none():
     model = tiny()
     report = cka(model, [pictures(model, 1).expand(6, -1, -1, -1)])
     assert all(row[name] is None or abs(row[name]) <= 1 + 1e-6 for row in report["CKA"].rows for name in ("0", "1"))

@@ -23,7 +23,7 @@ CASES = {
 
 @pytest.mark.parametrize(("make", "kernel"), CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("size", [(6, 5), (1, 2)], ids=str)
-def test_one_convolution_says_the_same(make, kernel, size):
+def test_one_convolution_gives_the_same_output(make, kernel, size):
     layer = randomise(make()).double()
     channels = 6 if "groups=2" in str(layer) else 4
     maps = torch.randn(2, channels, *size, dtype=torch.float64)

@@ -99,7 +99,7 @@ def test_another_grid_is_a_resized_copy_in_any_dtype_of_heads(config, dtype):
     assert torch.equal(rope(heads, (5, 2)), twin(heads, (5, 2)))
 
 
-def test_tables_are_no_weights():
+def test_tables_are_not_weights():
     assert not make(RopeConfig()).state_dict()
 
 

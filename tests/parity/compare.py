@@ -115,7 +115,7 @@ def differences(theirs: Outputs, mine: Outputs) -> Errors:
 
 
 def relative_error(theirs: Tensor, mine: Tensor) -> float:
-    """max |a - b| / max |a|; another shape, or a NaN, is no match at all."""
+    """max |a - b| / max |a|; another shape, or a NaN, does not match."""
     if theirs.shape != mine.shape:
         raise AssertionError(f"theirs has the shape {tuple(theirs.shape)}, ours {tuple(mine.shape)}")
     error = float((theirs - mine).abs().max() / theirs.abs().max())

@@ -93,7 +93,7 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def family_cases() -> list[Case]:
-    """Those that are no plain ViT's, which have tests of their own."""
+    """Those that are not plain ViTs, which have tests of their own."""
     plain = {case.name for stem in ("timm", "hf") for case in importlib.import_module(f"parity.cases.{stem}").CASES}
     return [case for case in all_cases() if case.name not in plain]
 

@@ -41,7 +41,7 @@ def test_a_picture_has_a_box_for_each_stage():
         ("efficientnet", ("14 x 14 x 112", "6 x InvertedResidual", "7 x 7 x 320")),  # seven groups make five levels
     ],
 )
-def test_a_picture_tells_width_and_blocks_of_each_level(family, words):
+def test_a_picture_shows_width_and_blocks_of_each_level(family, words):
     assert [word for word in words if word not in diagram(FAMILIES[family])] == []
 
 

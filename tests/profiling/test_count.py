@@ -107,6 +107,6 @@ def test_weights_read_without_a_call_belong_to_their_reader():
     assert deep["patch"]["parameters"] == 3 * 16 * 16 * 32 + 32
 
 
-def test_what_is_no_model_is_named():
+def test_an_object_that_is_not_a_model_is_refused():
     with pytest.raises(ConfigError, match="model"):
         cost(None)

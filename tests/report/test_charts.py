@@ -51,7 +51,7 @@ def test_ticks_of_shares_stay_within_what_is_possible(low, high, expected):
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (nan, 1.0), (0.0, float("inf"))])
-def test_ticks_refuse_what_is_no_range(low, high):
+def test_ticks_refuse_an_invalid_range(low, high):
     with pytest.raises(ConfigError, match="axis"):
         ticks(low, high)
 
@@ -77,7 +77,7 @@ def test_curves_stand_in_proportion():
     assert spots(svg, "b") == [(x1, y1), (x3, y2)]
 
 
-def test_curves_tell_their_values():
+def test_curves_have_their_values_as_text():
     svg = curves("Loss", LOSSES)
     assert 'aria-label="Loss by epoch: training from 2 to 0.5, validation from 2 to 1"' in svg
     assert "<title>epoch 2: training 1</title>" in svg

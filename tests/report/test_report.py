@@ -41,7 +41,7 @@ def test_print_writes_to_the_terminal(capsys):
     assert "5,338,368" in capsys.readouterr().out
 
 
-def test_json_comes_back_with_every_digit(tmp_path):
+def test_json_keeps_every_digit(tmp_path):
     text = REPORT.to_json(tmp_path / "report.json")
     assert (tmp_path / "report.json").read_text(encoding="utf-8") == text
     assert json.loads(text)["sections"][0]["values"]["MACs"] == 365_107_584
@@ -73,7 +73,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 @pytest.mark.parametrize(
     ("source", "suffix", "shown"), [(SVG, ".svg", SVG), (PNG, ".png", f'<img src="{PNG}" alt="">')]
 )
-def test_a_picture_is_drawn_told_and_saved(source, suffix, shown, tmp_path):
+def test_a_picture_is_drawn_described_and_saved(source, suffix, shown, tmp_path):
     picture = Picture("Maps", source, "what is on <it>")
     report = Report("seen", (picture,))
     assert Report.from_json(report.to_json()) == report

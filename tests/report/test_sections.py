@@ -21,7 +21,7 @@ ALL = (
 )
 
 
-def test_every_kind_comes_back_from_json():
+def test_every_kind_is_restored_from_json():
     assert {section.kind for section in ALL} == set(KINDS)
     for section in ALL:
         assert from_data(json.loads(json.dumps(to_data(section)))) == section

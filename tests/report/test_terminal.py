@@ -53,7 +53,7 @@ def test_a_matrix_has_its_counts_or_its_size():
     assert "21 x 21" in "\n".join(lines(Matrix("", names, names, [[0] * 21] * 21)))
 
 
-def test_pictures_are_told_and_galleries_listed():
+def test_pictures_are_described_and_galleries_listed():
     gallery = Gallery("Mistakes", "the worst", (Shot(("data:image/png;base64,AA",), (Line("dog"), Line("[x].png"))),))
     shown = "\n".join(lines(gallery, Picture("Map", "<svg></svg>", "a map")))
     assert "dog   [x].png" in shown

@@ -38,7 +38,7 @@ def test_requests_are_computed_together() -> None:
     assert {reply.data["predictions"][0]["batch"] for reply in replies} == set(engine.batches)
 
 
-def test_a_lone_picture_does_not_wait_for_company() -> None:
+def test_a_single_picture_does_not_wait_for_a_batch() -> None:
     lone = app(batch_wait=60.0, timeout=10.0)  # one that waited would be told that it took too long
     assert post(lone, "/predict", picture(), **PNG).status == 200
 

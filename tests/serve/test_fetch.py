@@ -162,7 +162,7 @@ def test_https_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("path", ["/predict", "/explain"])
-def test_nothing_is_fetched_unless_the_service_is_told_to(path: str) -> None:
+def test_nothing_is_fetched_unless_the_service_allows_it(path: str) -> None:
     reply = post(app(explainer=Halves()), path, body_of("http://127.0.0.1:1/a.png"), **JSON)
     assert reply.status == 415
     assert "--allow-urls" in reply.data["error"]
@@ -224,7 +224,7 @@ def test_bodies_that_name_no_picture(body: bytes) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_answers_that_are_no_picture(answer: bytes, word: str) -> None:
+def test_responses_that_are_not_pictures(answer: bytes, word: str) -> None:
     site = Site(answer)
     reply = asyncio.run(fetched(site))
     assert (reply.status, word in reply.data["error"]) == (422, True), reply.data

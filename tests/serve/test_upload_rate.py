@@ -21,7 +21,7 @@ async def normal(of: App) -> Reply:
     return await ask(of, "/predict", method="POST", body=picture(), **PNG)
 
 
-def test_sixty_uploads_of_a_byte_a_second_disturb_nobody() -> None:
+def test_sixty_uploads_of_a_byte_a_second_delay_no_other_request() -> None:
     of = app(max_delay=0.5, max_waiting=8)
 
     async def story() -> list[Reply]:

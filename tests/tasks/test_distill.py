@@ -1,4 +1,4 @@
-"""Distillation: each loss by hand, and a teacher that is no part of the student."""
+"""Distillation: each loss by hand, and a teacher that is not part of the student."""
 
 import math
 from types import SimpleNamespace
@@ -111,7 +111,7 @@ def test_smoothing_and_soft_labels_belong_to_the_labels_part():
     torch.testing.assert_close(task.loss(Batch(images, {"label": soft}, ids))["loss"], expected)
 
 
-def test_the_teacher_is_no_part_of_the_student():
+def test_the_teacher_is_not_part_of_the_student():
     model, teacher = tiny(), tiny(num_classes=5)
     task = student(model, teacher=teacher)
     assert {name.removeprefix("backbone.") for name in task.state_dict()} == set(model.state_dict())

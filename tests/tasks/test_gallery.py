@@ -35,7 +35,7 @@ IMAGE = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
 DOG = Said("dog 97 %")
 
 
-def test_an_answer_is_its_text_unless_it_says_less():
+def test_a_caption_is_the_text_of_the_answer_or_its_short_form():
     assert DOG.brief() == "dog 97 %"
     answer = ClassAnswer.of(["cat", "dog"], [0.03, 0.97], [False, True], top=2)
     assert answer.brief() == "dog 97.0 %"

@@ -30,7 +30,7 @@ TESTS = Path(__file__).parent.parent
 STILL = {
     "model": {"drop_path": 0.0, "dropout": 0.0, "patch": {"kind": "conv", "halvings": 2}}, "epochs": 2, "accumulate": 2
 }  # fmt: skip
-# Muon's matrices have to be gathered under FSDP; all that is no matrix of a block is AdamW's there, too.
+# Muon's matrices have to be gathered under FSDP; everything but the matrices of blocks is AdamW's there, too.
 OPTIONS = {"ddp": STILL, "fsdp": STILL | {"optimiser": {"kind": "muon", "lr": 3e-3}}}
 # Fixed positions are float32: they meet the parameters of the first norm.
 HALF = {"precision": "bf16", "model": {"drop_path": 0.0, "dropout": 0.0, "position": "sincos2d"}, "epochs": 1}
@@ -81,14 +81,14 @@ def one(world, place, *, shard, kill=None, count=False, **options):
         torch.save(weights, place / "weights.pt")
         losses = [entry["train"]["loss"] for entry in loop.progress.history]
         scores = [entry["val"]["accuracy"] for entry in loop.progress.history]
-        told = {{"losses": losses, "scores": scores, "same": same, "first": first, "calls": len(calls)}}
-        (place / "told.json").write_text(json.dumps(told))
+        result = {{"losses": losses, "scores": scores, "same": same, "first": first, "calls": len(calls)}}
+        (place / "result.json").write_text(json.dumps(result))
     world.wait()
 
 def worker():
     with join(CPU) as world:
         for name, options in runs.items():
-            if not (folder / name / "told.json").exists():  # else a life before has been through it
+            if not (folder / name / "result.json").exists():  # else a life before has been through it
                 one(world, folder / name, **options)
 
 # torchrun's own agent; its workers are forks of one process, as importing torch in each of them takes longest.
@@ -119,11 +119,11 @@ class Ended(NamedTuple):
 
     shard: str
     folder: Path
-    told: dict
+    result: dict
 
 
 def ended(folder: Path, shard: str) -> Ended:
-    return Ended(shard, folder, json.loads((folder / "told.json").read_text()))
+    return Ended(shard, folder, json.loads((folder / "result.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -152,16 +152,16 @@ def alone(
 
 
 def test_two_processes_learn_what_one_learns(through: Ended, alone: tuple) -> None:
-    shard, folder, told = through
+    shard, folder, result = through
     losses, scores, weights = alone
-    assert told["losses"] == pytest.approx(losses, abs=1e-6)
-    assert told["scores"] == scores
-    assert told["same"]  # what was saved comes back
+    assert result["losses"] == pytest.approx(losses, abs=1e-6)
+    assert result["scores"] == scores
+    assert result["same"]  # what was saved comes back
     for name, tensor in torch.load(folder / "weights.pt").items():
         assert torch.allclose(tensor, weights[name], atol=1e-4), name
     if shard == "ddp":
         # Eight steps of two parts, one exchange a step; the first steps may cut their buckets differently.
-        assert 8 <= told["calls"] < 16
+        assert 8 <= result["calls"] < 16
         assert [item.suffix for item in (folder / "checkpoints").iterdir()] == [".safetensors"] * 2
     else:
         names = {item.name for item in (folder / "checkpoints" / "step-000000008").iterdir()}
@@ -169,7 +169,7 @@ def test_two_processes_learn_what_one_learns(through: Ended, alone: tuple) -> No
 
 
 def test_shards_are_trained_in_bf16_as_one_process_does(place: Path, tmp_path: Path) -> None:
-    (loss,) = ended(place / "half", "fsdp").told["losses"]
+    (loss,) = ended(place / "half", "fsdp").result["losses"]
     (entry,) = small_loop(tmp_path, **HALF).run().history
     assert loss == pytest.approx(entry["train"]["loss"], rel=1e-3)
 
@@ -185,8 +185,8 @@ def test_a_killed_worker_is_restarted_in_ddp_too(place: Path, tmp_path: Path) ->
 
 
 def it_went_on_as_if_nothing_had_been(killed: Ended, through: Ended) -> None:
-    assert (through.told["first"], killed.told["first"]) == (0, 4)  # it began at the checkpoint of the first epoch
-    assert killed.told["losses"] == through.told["losses"]
+    assert (through.result["first"], killed.result["first"]) == (0, 4)  # it began at the checkpoint of the first epoch
+    assert killed.result["losses"] == through.result["losses"]
     first, second = (torch.load(run.folder / "weights.pt") for run in (through, killed))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -235,7 +235,7 @@ def test_a_restart_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_command_is_told_as_it_was_typed(
+def test_a_command_is_recorded_as_it_was_typed(
     program: str, environment: dict, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program, "train"])

@@ -19,24 +19,24 @@ def test_the_first_step_warms_up_and_is_left_out() -> None:
     assert pace.epoch(8, 9.0) is None
 
 
-def test_a_step_that_was_held_up_tells_nothing_yet() -> None:
+def test_a_delayed_step_gives_no_estimate_yet() -> None:
     pace = StepTimer(left=100, began=0.0)
     assert [pace.step(1, 0.1), pace.step(2, 3.0), pace.step(3, 3.1)] == [None, None, None]
     assert pace.step(6, 3.6) == pytest.approx(0.7)
 
 
-def test_a_slow_first_step_tells_enough_unless_it_compiled() -> None:
+def test_a_slow_first_step_gives_an_estimate_unless_it_compiled() -> None:
     assert StepTimer(left=100, began=2.0).step(1, 32.0) == 30.0
     compiled = StepTimer(left=100, began=2.0, compiled=True)
     assert compiled.step(1, 42.0) is None
     assert compiled.step(2, 65.0) == 23.0
 
 
-def test_an_epoch_that_ends_first_tells_it_with_its_validation() -> None:
+def test_an_epoch_that_ends_first_gives_an_estimate_with_validation() -> None:
     assert StepTimer(left=1000, began=0.0).epoch(10, 5.0) == 0.5
 
 
-def test_of_what_is_over_at_once_nothing_is_said() -> None:
+def test_a_run_that_is_over_at_once_gives_no_estimate() -> None:
     pace = StepTimer(left=4, began=0.0)
     assert pace.epoch(2, 1.0) is None
     assert pace.reported
@@ -52,10 +52,12 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_ways_to_have_it_ways_to_shorten() -> None:
     plan = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS})
-    told = ways_to_shorten(plan, torch.device("cpu"), 300.0)
-    assert "--image-size 112 (a quarter of the patches); --from WEIGHTS" in told
-    assert "--epochs 4 (about 20 min)" in told
-    assert "a GPU" in told
+    advice = ways_to_shorten(plan, torch.device("cpu"), 300.0)
+    assert "--image-size 112 (a quarter of the patches); --from WEIGHTS" in advice
+    assert "--epochs 4 (about 20 min)" in advice
+    assert "a GPU" in advice
     odd = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS, "image_size": 48})
-    told = ways_to_shorten(odd, torch.device("cuda"), 3000.0)
-    assert not any(words in told for words in ("--image-size", "--epochs 0", "GPU"))  # 24 pixels are no patches of 16
+    advice = ways_to_shorten(odd, torch.device("cuda"), 3000.0)
+    assert not any(
+        words in advice for words in ("--image-size", "--epochs 0", "GPU")
+    )  # 24 pixels are not whole patches of 16

@@ -55,7 +55,7 @@ def test_a_signal_is_noted_and_the_second_acts() -> None:
     assert (done.returncode, done.stdout) == (0, "acted\n"), done.stderr
 
 
-def test_handlers_come_back() -> None:
+def test_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Signals():
         assert signal.getsignal(signal.SIGTERM) is not before

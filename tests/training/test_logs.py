@@ -45,7 +45,7 @@ def test_a_bar_in_a_terminal(tmp_path: Path) -> None:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that is advanced by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -120,12 +120,12 @@ def test_other_processes_keep_silent_and_write_nothing(tmp_path: Path) -> None:
     assert (said, lines) == ("", [])
 
 
-def test_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brackets_are_not_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Logs(tmp_path).say("[bold]runs/x[/bold]")
     assert capsys.readouterr().err == "[bold]runs/x[/bold]\n"
 
 
-def test_resume_forgets_what_comes_again(tmp_path: Path) -> None:
+def test_resume_drops_metrics_of_repeated_epochs(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"ste')
     Logs(tmp_path, silent=True).resume(8)
@@ -144,7 +144,7 @@ def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("val/accuracy")] == [(4, 0.5)]
 
 
-def test_wandb_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wandb_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(ConfigError, match="wandb"):
         Logs(tmp_path, sinks=["wandb"])

@@ -84,8 +84,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run_unless_a_scaler_skips_it(
 ) -> None:
     loop = small_loop(tmp_path, epochs=1)
     loop.step.precision = precision
-    told = {"loss": torch.tensor(1.0)}, torch.tensor(math.inf)  # a loss that is fine, and a norm that is not
-    monkeypatch.setattr(Step, "__call__", lambda *_, **__: told)
+    result = {"loss": torch.tensor(1.0)}, torch.tensor(math.inf)  # a loss that is fine, and a norm that is not
+    monkeypatch.setattr(Step, "__call__", lambda *_, **__: result)
     if precision == "fp16":
         assert loop.run().step == 4
         return
@@ -98,7 +98,7 @@ def test_every_second_epoch_is_validated_and_the_last(tmp_path: Path) -> None:
     assert ["val" in entry for entry in history] == [False, True, True]
 
 
-def test_the_history_tells_the_rate_of_each_epochs_last_step(tmp_path: Path) -> None:
+def test_the_history_has_the_rate_of_each_epochs_last_step(tmp_path: Path) -> None:
     loop = small_loop(tmp_path)
     rates = [loop.config.optimiser.lr * loop.schedule(step) for step in (3, 7)]
     assert [entry["lr"] for entry in loop.run().history] == rates
@@ -140,7 +140,7 @@ def test_between_equals_the_likelier_is_the_best(tmp_path: Path) -> None:
     assert loop.run().best_epoch == 2
 
 
-def test_a_metric_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+def test_a_metric_that_is_nan_is_never_the_best(tmp_path: Path) -> None:
     loop = small_loop(tmp_path)
     loop.evaluate = lambda: {"accuracy": math.nan}
     assert loop.run().best is None

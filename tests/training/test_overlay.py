@@ -43,7 +43,7 @@ def test_the_class_token_looks_as_the_last_block_does(placement, registers):
 
 
 @pytest.mark.parametrize("prefix", [0, 3])
-def test_patches_that_are_read_together_tell_what_they_attend_to(prefix):
+def test_the_attention_of_pooled_patches_is_shown(prefix):
     model = small(pool="mean", class_token=prefix > 0, registers=max(prefix - 1, 0))
     images = torch.rand(3, 3, 16, 24)
     found = heat_map(model, images)
@@ -64,7 +64,7 @@ def test_a_pooling_query_shows_where_it_looks():
     )
 
 
-def test_without_a_matrix_slopes_tell_what_speaks_for_the_answer():
+def test_without_an_attention_matrix_grad_cam_is_shown():
     model = small(pool="mean", class_token=False, attention="linformer").eval()
     images = torch.rand(3, 3, 16, 24)
     found = heat_map(model, images)
@@ -100,6 +100,6 @@ def test_every_family_has_something_to_show(name):
     assert found.text.endswith(".")
 
 
-def test_what_looks_nowhere_says_so():
+def test_a_model_without_blocks_has_no_heat_map():
     with pytest.raises(Unsupported, match="no patch has a positive effect"):
         heat_map(small(depth=0), torch.rand(1, 3, 16, 24))

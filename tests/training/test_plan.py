@@ -18,7 +18,7 @@ from vitrail.training.plan import make_plan, read_plan, sample
 OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
 
 
-def test_small_grey_images_get_a_small_model_of_one_channel_and_it_is_said() -> None:
+def test_small_grey_images_get_a_small_model_of_one_channel_with_a_note() -> None:
     plan = make_plan(split(grey_squares(40, size=30)))
     config = plan.backbone_config
     assert (plan.config.model, config.image_size, config.channels, config.num_classes) == (
@@ -57,13 +57,15 @@ def test_a_recipe_and_changes_go_over_one_another() -> None:
     assert plan.config.model == "vit32_small"
 
 
-def test_a_warm_up_that_is_shortened_is_told() -> None:
-    def told(**changes: object) -> list[str]:
+def test_a_shortened_warm_up_is_noted() -> None:
+    def notes(**changes: object) -> list[str]:
         plan = make_plan(split(photos(20, size=32)), model="vit32_small", changes=changes)
         return [note for note in plan.notes if "warm-up" in note]
 
-    assert told(epochs=3) == ["the warm-up is cut to half of the run: 1.5 instead of 5 epochs (schedule.warmup_epochs)"]
-    assert told(epochs=10) == told(epochs=2, schedule={"warmup_epochs": 1}) == []
+    assert notes(epochs=3) == [
+        "the warm-up is cut to half of the run: 1.5 instead of 5 epochs (schedule.warmup_epochs)"
+    ]
+    assert notes(epochs=10) == notes(epochs=2, schedule={"warmup_epochs": 1}) == []
 
 
 def test_few_images_get_a_batch_that_leaves_them_steps_unless_one_was_named(tmp_path: Path) -> None:
@@ -80,10 +82,10 @@ def test_few_images_get_a_batch_that_leaves_them_steps_unless_one_was_named(tmp_
         assert chosen(20, start=pretrained(tmp_path), model=None) == 16  # "finetune" was named by nobody
 
 
-def test_a_fresh_head_is_told_once(tmp_path: Path) -> None:
-    with pytest.warns(HeadNotice) as told:
+def test_a_fresh_head_is_noted_once(tmp_path: Path) -> None:
+    with pytest.warns(HeadNotice) as notes:
         make_plan(split(photos(20)), start=pretrained(tmp_path)).build_task()
-    assert len(told) == 1
+    assert len(notes) == 1
 
 
 def test_a_run_is_named_after_its_weights_and_not_after_its_recipe(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_fine_tuning_starts_from_the_weights_with_a_fresh_head(tmp_path: Path) -
         make_plan(split(photos(20)), start=start, changes={"options": {"depth": 3}})
 
 
-def test_lora_and_freezing_are_applied_and_said(tmp_path: Path) -> None:
+def test_lora_and_freezing_are_applied_and_noted(tmp_path: Path) -> None:
     with pytest.warns(HeadNotice):
         plan = make_plan(split(photos(20)), start=pretrained(tmp_path), changes={"lora": 2})
     assert any(isinstance(module, LoRALinear) for module in plan.build_task().modules())

@@ -85,7 +85,7 @@ def test_a_finished_run_resumes_to_itself_and_to_no_other(done: Run) -> None:
 
 def test_fine_tuning_starts_from_it(done: Run, tmp_path: Path) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fresh head is told
+        warnings.simplefilter("ignore")  # a fresh head gives a notice
         plan = make_plan(data(), start=done.folder)
         fresh = plan.build_task()
         run = train(
@@ -149,7 +149,7 @@ def test_a_model_that_cannot_be_masked_is_refused_before_anything_is_written(tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_what_is_left_out_is_noted() -> None:
     notes = make_plan(data(), task=MASKED, changes=MODEL).notes
     assert any("labels are not read" in note for note in notes)
 

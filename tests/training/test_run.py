@@ -174,9 +174,7 @@ def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant(
         train("demo", device="cpu", **{keyword: 1})
 
 
-def test_a_batch_larger_than_the_data_shrinks_and_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_larger_than_the_data_shrinks_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = SMALL | {"batch_size": 512, "epochs": 1, "silent": False, "accumulate": 3}
     run = train(split(photos(20, size=16)), folder=tmp_path / "run", **options)
     assert run.config.batch_size == 18
@@ -197,7 +195,7 @@ def test_a_batch_that_does_not_divide(tmp_path: Path) -> None:
         train(split(photos(64, size=16)), folder=tmp_path / "run", **SMALL, accumulate=3)
 
 
-def test_a_run_in_low_precision_is_judged_as_its_model_is_kept(
+def test_a_run_in_low_precision_is_validated_with_the_weights_that_are_saved(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(done.folder, tmp_path / "run"))
@@ -247,8 +245,8 @@ def test_several_labels_are_learned_from_a_teacher_and_reported(tmp_path: Path) 
     assert {"loss", "teacher", "agreement"} == run.history[0]["train"].keys()
     page = run.report().read_text()
     assert ">AUC<" in page
-    told = run.metrics["exact"]  # at the thresholds that are kept, as in the report's tables
-    low, high = wilson(told, 24)
+    exact = run.metrics["exact"]  # at the thresholds that are kept, as in the report's tables
+    low, high = wilson(exact, 24)
     assert f"{100 * low:.1f} to {100 * high:.1f} %" in page
     again = train(data, folder=run.folder, resume=True, device="cpu", silent=True)
     assert again.metrics == run.metrics
@@ -333,6 +331,6 @@ def test_a_run_of_a_named_source_is_stopped_by_sigterm_and_resumed(
     train(folder=tmp_path / "stopped", resume=True, device="cpu")
     said = capsys.readouterr().err
     assert "after step 3, in epoch 2 of 2" in said
-    assert "Validation is" not in said  # what was chosen is told once
+    assert "Validation is" not in said  # what was chosen is said once
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("through", "stopped"))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -38,7 +38,7 @@ def of_timm(folder: Path) -> Path:
 
 def planned(**options: Any) -> Plan:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fresh head is told
+        warnings.simplefilter("ignore")  # a fresh head gives a notice
         return make_plan(split(photos(20)), **options)
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_saved_again_or_converted_normalises_as_before(tmp_path:
         assert planned(start=tmp_path / place).preprocess.mean == MEAN
 
 
-def test_what_the_recipe_says_goes_first(tmp_path: Path) -> None:
+def test_the_recipe_overrides_the_weights(tmp_path: Path) -> None:
     plan = planned(start=of_timm(tmp_path / "timm"), changes={"preprocess": {"mean": [0.1], "std": [0.2]}})
     assert (plan.preprocess.mean, plan.preprocess.std) == ((0.1,), (0.2,))
 
@@ -83,7 +83,7 @@ def weights_of(trained: TrainedModel) -> dict[str, torch.Tensor]:
     return trained.task.backbone.state_dict()
 
 
-def test_weights_that_tell_nothing_are_mentioned(tmp_path: Path) -> None:
+def test_weights_without_preprocessing_are_noted(tmp_path: Path) -> None:
     vitrail.save(vitrail.create("vit_tiny_patch16", **TINY), tmp_path)
     plan = planned(start=tmp_path)
     assert plan.preprocess.mean == (0.5,)

@@ -16,7 +16,7 @@ from vitrail.training.loop import Loop
 from vitrail.training.state import Header, Progress, Store, differences
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_everything_is_restored(tmp_path: Path) -> None:
     loop = small_loop(tmp_path)
     loop.run(until=3)
     loop.save()
@@ -39,7 +39,7 @@ def test_nothing_that_an_optimiser_keeps_is_left_out(kind: str, tmp_path: Path) 
     assert all(id(tensor) in saved for tensor in kept)
 
 
-def test_the_loss_scale_of_fp16_comes_back(tmp_path: Path) -> None:
+def test_the_loss_scale_of_fp16_is_restored(tmp_path: Path) -> None:
     def scaled(loop: Loop) -> Loop:
         loop.learner.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
         return loop
@@ -89,9 +89,9 @@ def test_where_no_checkpoint_is_before_a_damaged_one_none_is_promised(tmp_path: 
     for until in (1, 2):
         loop.run(until=until)
         loop.save().write_bytes(b"torn")
-    with pytest.warns(Notice) as told, pytest.raises(TrainingError, match="checkpoint"):
+    with pytest.warns(Notice) as notices, pytest.raises(TrainingError, match="checkpoint"):
         loop.store._newest()
-    first, last = (str(notice.message) for notice in told)
+    first, last = (str(notice.message) for notice in notices)
     assert "step-000000002" in first
     assert first.endswith("; the checkpoint before it is used")
     assert "step-000000001" in last
@@ -125,7 +125,7 @@ def test_another_model_or_recipe_is_refused_with_all_differences(tmp_path: Path)
     assert "depth" not in message
 
 
-def test_leftovers_of_a_kill_are_no_checkpoints(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_are_not_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     for name in (".step-000000009.safetensors.abc", "step-9.safetensors", "step-000000009"):
         (tmp_path / "checkpoints" / name).touch()

@@ -39,7 +39,7 @@ def test_a_rate_on_the_device_is_written_in_place():
     assert held.item() == pytest.approx(0.15)
 
 
-def test_what_is_noted_down_of_a_treatment_serves_other_images_and_epochs(monkeypatch):
+def test_a_traced_augmentation_works_for_other_images_and_epochs(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     config = AugmentConfig(crop="shift", padding=2, flip=True, randaugment=1, erase=0.5)
     augment = Augment(config, SEEN, seed=0, schema=SCHEMA)

@@ -60,7 +60,7 @@ def test_a_recipe_is_separated_from_its_task() -> None:
         ({}, {"task": {"safe": ["flip"]}}, {"kind": "regress"}, ("regress", {"safe": ["flip"]}, {})),
     ],
 )
-def test_what_is_said_later_goes_first(recipe: dict, changes: dict, task: object, expected: tuple) -> None:
+def test_later_options_override_earlier_ones(recipe: dict, changes: dict, task: object, expected: tuple) -> None:
     assert split_spec(recipe, changes, task=task)[2] == expected
 
 

@@ -37,7 +37,7 @@ def test_a_loop_with_a_hidden_state_is_found_out(monkeypatch: pytest.MonkeyPatch
     assert "not exact" in str(report)
 
 
-def test_what_is_no_test() -> None:
+def test_runs_that_cannot_be_verified_are_refused() -> None:
     with pytest.raises(ConfigError, match="steps is 1"):
         verify_resume(data(), steps=1)
     with pytest.raises(ConfigError, match="at is 4"):
@@ -52,7 +52,7 @@ def test_bits_are_compared_not_numbers() -> None:
     assert not same_bits(zero, torch.zeros(2))
 
 
-def test_a_difference_is_told_with_its_size() -> None:
+def test_a_difference_is_reported_with_its_size() -> None:
     one, other = {"a": torch.zeros(3), "b": torch.ones(1)}, {"a": torch.tensor([0.0, 0.5, 0.0])}
     rows = compare(one, other, steps=2, at=1)["Differences"].rows
     assert rows[0] == {"tensor": "a", "numbers that differ": 1, "largest difference": 0.5}

@@ -28,7 +28,7 @@ class Words(argparse.ArgumentParser):
     """A parser whose errors are one sentence, with the nearest verb, option or choice to a misspelt one."""
 
     sets_recipe = False  # whether `--set` reaches the keys of a recipe
-    _mixing = False  # whether options and positional arguments are being told apart
+    _mixing = False  # whether options and positional arguments are being separated
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse's, but nothing is left over: a verb knows best what its own options are."""
@@ -73,12 +73,12 @@ class Words(argparse.ArgumentParser):
         name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
         if not arg_string and action.nargs != argparse.PARSER and action.default != "":
             raise ConfigError(f"{name} is empty; see {self.prog} --help")
-        number = next((told for kind, told in _NUMBERS.items() if action.type is kind), None)
+        number = next((text for kind, text in _NUMBERS.items() if action.type is kind), None)
         try:
             value = super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
-            told = f" is {arg_string!r}; it must be {number}" if number else f": {error.message}"
-            raise ConfigError(f"{name}{told}") from error
+            problem = f" is {arg_string!r}; it must be {number}" if number else f": {error.message}"
+            raise ConfigError(f"{name}{problem}") from error
         if number and not math.isfinite(value):
             raise ConfigError(f"{name} is {arg_string!r}; it must be {number}")
         return value
@@ -119,7 +119,7 @@ def layer_numbers(text: str) -> list[int]:
 
 
 def read_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["attention.qk_norm=true"]` -> `{"attention": {"qk_norm": True}}`; what is no JSON is a string."""
+    """`["attention.qk_norm=true"]` -> `{"attention": {"qk_norm": True}}`; what is not JSON is a string."""
     changes: dict[str, Any] = {}
     for pair in pairs:
         path, equals, text = pair.partition("=")

@@ -58,7 +58,7 @@ def test_batch_without_images_passes(config, size):  # a process may have no par
 
 
 @pytest.mark.parametrize("config", [AugmentConfig(), STRONG, SHIFTED], ids=["crop", "strong", "shifted"])
-def test_company_and_order_change_no_bit(config):
+def test_other_samples_and_order_change_no_bit(config):
     whole, run = batch_of(37), augment(config)
     together = run(whole, epoch=3).images
     for chosen in (torch.tensor([36]), torch.tensor([8, 3, 21]), torch.randperm(37)):
@@ -141,7 +141,7 @@ def test_half_of_the_images_are_flipped():
     assert 160 < flipped.sum() < 240
 
 
-def test_shift_reaches_every_place_and_brings_in_black():
+def test_shift_reaches_every_offset_and_pads_with_black():
     batch = batch_of(300, 1, (6, 6))
     batch = batch._replace(images=torch.full_like(batch.images, 255))
     config = apply(PLAIN, {"crop": "shift", "padding": 1})

@@ -74,8 +74,9 @@ def test_fetch_verifies_and_reports(server, tmp_path):
     assert len(server.log) == 1
 
 
-def test_sha256_will_do_too(server, tmp_path):
-    fetch(remote(server, f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"), tmp_path)
+def test_sha256_is_verified_too(server, tmp_path):
+    path = fetch(remote(server, f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"), tmp_path)
+    assert path.read_bytes() == CONTENT
 
 
 def test_a_broken_connection_is_resumed(server, tmp_path):

@@ -46,7 +46,7 @@ def test_a_skewed_copy_fails(kind, add, word):
 
 
 @pytest.mark.parametrize(("kind", "small", "large"), [("class", 0.01, [0, 0, 0, 0, 1e4]), ("numbers", 0.01, [0, 30.0])])
-def test_int8_is_judged_by_its_answers(kind, small, large):
+def test_int8_is_compared_by_its_answers(kind, small, large):
     eager = TorchEngine(trained(kind=kind))
     copy = Skewed(eager, small)
     copy.card = replace(copy.card, precision="int8")

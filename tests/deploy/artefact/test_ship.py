@@ -33,7 +33,7 @@ def test_everything_lands_in_the_folder(fixture, request):
     names = {"model.pt2", "model.onnx", "model.xml", "model.int8.onnx", "model.int8.xml"}
     assert {file.name for file in found.files} == names
     assert {file.name for file in out.iterdir()} == {
-        *names, "model.bin", "model.int8.bin", "certificate.html", "certificate.json"
+        *names, "model.bin", "model.int8.bin", "certificate.html", "certificate.json", "SHA256SUMS"
     }  # fmt: skip
     assert (found.refused, found.refusal) == ({}, None)
     rows = found.report["Artefacts beside the eager model"].rows
@@ -56,7 +56,7 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
     found = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK))
     assert found.files == ()
     assert "error" in found.refused["model.pt2"]
-    assert {file.name for file in tmp_path.iterdir()} == {"certificate.html", "certificate.json"}
+    assert {file.name for file in tmp_path.iterdir()} == {"certificate.html", "certificate.json", "SHA256SUMS"}
     assert "model.pt2" in found.report["Not written"].text
     found = ship(model, photos(4), tmp_path, ShipConfig(targets=("torch",), certify=QUICK, force=True))
     assert [file.name for file in found.files] == ["model.pt2"]
@@ -64,7 +64,7 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
 
 
 @pytest.mark.usefixtures("exported")
-def test_int8_that_harms_is_not_written_and_says_so(model, shipped, tmp_path, monkeypatch):
+def test_int8_that_loses_accuracy_is_not_written_and_reported(model, shipped, tmp_path, monkeypatch):
     true, layers = quantise.closeness, len(quantise.find_layers(onnx.load(shipped[0] / "model.onnx")))
     monkeypatch.setattr(
         quantise, "closeness", lambda engine, *rest: true(engine, *rest) if len(engine.card.kept) == layers else None

@@ -145,7 +145,7 @@ def test_columns_must_not_collide():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
-def test_names_of_any_letters_are_known_again(suffix, tmp_path):
+def test_names_of_any_letters_are_recognised_again(suffix, tmp_path):
     out = tmp_path / f"found{suffix}"
     names = ["a\u2028b.png", "ñandú, 鳥.png", "x\x85y.png", os.fsdecode(b"caf\xe9.png")]
     files = [ImageFile(name, Path(name)) for name in names]

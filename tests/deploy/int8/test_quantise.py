@@ -80,7 +80,7 @@ def test_harm_sends_the_worst_layers_back(shipped, pixels, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("needed", [0, 1, 5, 31, 47, 48])
-def test_as_few_layers_are_kept_as_will_do(needed):
+def test_as_few_layers_as_needed_stay_float(needed):
     tried = []
 
     def attempt(kept):

@@ -149,7 +149,7 @@ def test_it_prints_and_draws(tmp_path):
     assert Report.from_json(report.to_json()).title == report.title
 
 
-def test_layers_without_a_matrix_are_told():
+def test_layers_without_a_matrix_are_reported():
     report = statistics(tiny("xcit_nano_12_p16"), [torch.randn(1, 3, 48, 32)])
     assert "layer 0: XCAttention mixes channels" in report["Not measured"].text
     assert [each["layer"] for each in report["By layer"].rows] == [2, 3]

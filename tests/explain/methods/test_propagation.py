@@ -37,7 +37,7 @@ def test_the_head_reads_the_class_token_the_mean_or_both() -> None:
     torch.testing.assert_close(read(tiny("swin_tiny_patch4_window7")).patches.sum(dim=1), torch.ones(2))
 
 
-def test_a_logit_tells_the_same_and_parameters_keep_their_gradients() -> None:
+def test_explaining_a_logit_keeps_gradients_of_parameters() -> None:
     torch.manual_seed(0)
     model = tiny()
     _, importance = capture_gradients(model, pictures(model), Target(torch.tensor([0, 1])), None)

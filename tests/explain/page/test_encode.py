@@ -70,7 +70,7 @@ def test_levels_of_detail_go_down_and_end() -> None:
     assert list(levels_of_detail(1)) == [*(Detail(1, 1, side) for side in (1, 2, 3, 4)), Detail(1, 0, 1)]
 
 
-def test_what_does_not_fit_is_left_out_and_said() -> None:
+def test_what_does_not_fit_is_left_out_with_a_note() -> None:
     views = [view(number, depth=4, heads=4, grid=(6, 6)).layers for number in range(2)]
     whole, text = encode_layers(views, 10**9)
     assert text == ""

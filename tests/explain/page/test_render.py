@@ -177,7 +177,7 @@ def test_two_pictures_side_by_side_share_the_place(browser: Session, page: Path)
     assert grumbles(browser) == []
 
 
-def test_names_are_told_apart_by_what_they_do_not_share(browser: Session, tmp_path: Path) -> None:
+def test_long_names_are_shortened_to_where_they_differ(browser: Session, tmp_path: Path) -> None:
     long = "a/long/way/to"
     views = [view(0, picture=f"{long}/{name}", model="runs/one") for name in ("day/1.png", "night/1.png")]
     opened(browser, write_page(gallery(*views), tmp_path / "page.html"))
@@ -286,7 +286,7 @@ def test_light_and_dark(browser: Session, page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_screenshots_of_a_real_model(browser: Session, tmp_path: Path, scheme: str) -> None:
     page = Path(os.environ["VITRAIL_EXPLAINED"]).resolve()
-    assert page.is_file(), f"{page} is no page; make it with vitrail explain"
+    assert page.is_file(), f"{page} is missing; make it with vitrail explain"
     opened(browser, page, width=1160, height=1125 if scheme == "light" else 1180, scheme=scheme)
     if scheme == "dark":
         point(browser, "#compare", 0.5, 0.5, click=True)

@@ -24,7 +24,7 @@ from vitrail.report import Report
 
 
 @pytest.mark.parametrize("name", one_of_each_family())
-def test_every_family_tells_dark_from_light(name):
+def test_probes_of_every_family_separate_dark_from_light(name):
     model = tiny(name).train()
     found = Found(photos(60), test=photos(40))
     report = probe(model, found, batch_size=16, k=5)
@@ -176,7 +176,7 @@ def test_classes_are_matched_by_name():
     assert report["By layer"].rows[0]["linear"] > 0.9
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_refused():
     model, data = tiny(), photos(60)
     with pytest.raises(ConfigError, match="layer 9 does not exist"):
         probe(model, data, layers=[9])

@@ -23,7 +23,7 @@ def test_quick_scores_have_fewer_steps_for_large_models() -> None:
     assert Scoring.of("none", tiny(), 7).steps == 0
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_what_is_left_out_is_noted() -> None:
     assert Scoring(steps=MAX_STEPS, shuffle=True).note == ""
     assert "4 of 32 steps" in Scoring(steps=4, shuffle=False).note
     assert "shuffled" in Scoring(steps=MAX_STEPS, shuffle=False).note

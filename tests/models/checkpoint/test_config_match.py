@@ -13,8 +13,8 @@ FILE = Path("some.safetensors")
 
 
 @pytest.mark.parametrize("changes", [{"image_size": 384}, {"num_classes": 3}, {"drop_path": 0.2}, {"pool": "mean"}])
-def test_what_does_not_matter(changes):
-    check_match(hint("vit_base_patch16", **changes), hint("vit_base_patch16"), by="x", path=FILE)
+def test_options_without_weights_may_differ(changes):
+    assert structure(hint("vit_base_patch16", **changes)) == structure(hint("vit_base_patch16"))
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_calibration_of_labels_by_hand():
     assert found["bins"][0].sum() == 6
 
 
-def test_a_label_that_all_or_none_have_is_left_out_and_said():
+def test_a_label_that_all_or_none_have_is_left_out_with_a_note():
     labels = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 0, 1]])
     found = measured(LabelMeter([0.5] * 3), torch.tensor([[2.0, 1, 1], [-2, 1, 1], [1, -1, 1]]), labels)
     assert found["undefined"] == [1, 2]
@@ -239,7 +239,7 @@ def test_a_label_that_all_or_none_have_is_left_out_and_said():
     assert found["thresholds"].tolist()[1:] == [0.5, 0.5]
 
 
-def test_labels_that_nothing_can_be_said_of_are_an_error():
+def test_labels_without_a_defined_score_are_an_error():
     meter = LabelMeter([0.5])
     meter.update({"logits": torch.randn(3, 1)}, {"labels": torch.ones(3, 1)})
     with pytest.raises(DataError, match="label"):

@@ -35,7 +35,7 @@ def test_the_error_by_hand() -> None:
     assert calibration_error(logits, labels) == pytest.approx((0.3 + 0.4) / 2, abs=1e-6)
 
 
-def test_nothing_done_says_so() -> None:
+def test_a_temperature_that_was_not_fitted_is_reported() -> None:
     assert str(Temperature()) == "not calibrated"
     with pytest.raises(InputError, match="M K"):
         fit_temperature(torch.zeros(3, 2), torch.zeros(2, dtype=torch.long))

@@ -32,6 +32,6 @@ def test_three_images_each():
 
 
 def test_the_lead():
-    told = mae_report.lead({"explained": 0.625, "images": 1200})
-    assert "62.5 %" in told
-    assert "1,200 images" in told
+    text = mae_report.lead({"explained": 0.625, "images": 1200})
+    assert "62.5 %" in text
+    assert "1,200 images" in text

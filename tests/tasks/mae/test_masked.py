@@ -69,7 +69,7 @@ def test_a_decoder_left_open_follows_the_model(name, options, size):
     assert MAEConfig().size(sketch(name, num_classes=0, **options).config) == size
 
 
-def test_what_is_said_of_a_decoder_holds_and_the_rest_follows():
+def test_given_options_of_a_decoder_hold_and_the_rest_follows():
     model = tiny(num_classes=0).config
     assert MAEConfig(dim=512, depth=8, num_heads=16).size(model) == (512, 8, 16)
     assert MAEConfig(dim=192, num_heads=3).size(model) == (192, 2, 3)
@@ -79,7 +79,7 @@ def test_what_is_said_of_a_decoder_holds_and_the_rest_follows():
 
 
 @pytest.mark.parametrize("recipe", ["cifar10-small-mae", "cifar10-conv-mae"])
-def test_the_decoders_of_recipes_are_told_by_them(recipe):
+def test_recipes_give_their_decoders(recipe):
     config = change(TrainConfig(), read_recipe(recipe)).task
     assert config == MAEConfig(mask=0.75, dim=128, depth=2, num_heads=4)
 
@@ -96,7 +96,7 @@ def test_each_image_has_its_own_mask_and_a_seed_repeats_them():
     assert torch.equal(mae.shuffle(images), first)
 
 
-def test_what_is_hidden_is_not_seen_and_what_is_seen_is_not_judged():
+def test_masked_patches_are_not_read_and_visible_ones_are_not_in_the_loss():
     images = torch.randn(2, 3, 32, 16)
     order = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]])
     mae = given(task(), order)
@@ -289,7 +289,7 @@ def test_through_patches_that_overlap_nothing_hidden_is_seen(patch):
         ({"dynamic_size": True}, "dynamic_size=False"),
     ],
 )
-def test_what_cannot_be_masked_is_refused_in_a_sentence(changes, message):
+def test_models_that_cannot_be_masked_are_refused(changes, message):
     with pytest.raises(Unsupported, match=message):
         task(**changes)
 

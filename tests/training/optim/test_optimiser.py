@@ -82,7 +82,7 @@ def test_set_rate_keeps_the_shares() -> None:
     assert {group["lr"] for group in optimiser.param_groups} == {0.01, 0.005, 0.0025, 0.00125}
 
 
-def test_clip_scales_to_the_limit_and_tells_the_norm_before() -> None:
+def test_clip_scales_to_the_limit_and_returns_the_norm_before() -> None:
     layer = nn.Linear(2, 1, bias=False)
     optimiser = build(layer, OptimiserConfig(), CPU)
     layer.weight.grad = torch.tensor([[3.0, 4.0]])

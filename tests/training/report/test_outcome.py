@@ -113,7 +113,7 @@ def test_every_table_and_chart_is_accessible():
     assert len(page.all("svg")) == 4  # loss, accuracy, learning rate, calibration
 
 
-def test_an_outcome_of_nothing_is_a_page_still():
+def test_an_empty_outcome_is_still_a_page():
     page = HtmlPage(outcome_page(Outcome(title="empty")))
     assert "empty" in page.text
     assert not page.all("section")

@@ -83,7 +83,7 @@ def _weights(source: str | Path) -> Weights:
     if not path.exists() and is_word(path) and is_known(path.name):
         raise CheckpointError(
             f"{path} is the name of a model, which comes without weights; pass a run folder, a weight file or "
-            "hf-hub:owner/name, or use vitrail.create() for random weights"
+            "hf-hub:owner/name, or, in Python, vitrail.create() for random weights"
         )
     return read(path, names=presets())
 

@@ -34,6 +34,14 @@ def patches_of(image_size: tuple[int, int] | None, step: tuple[int, int]) -> Gri
     return None if image_size is None else (image_size[0] // step[0], image_size[1] // step[1])
 
 
+def name_the_model(example: str) -> str:
+    """What to do where a file does not say which model it is of, in Python and on the command line."""
+    return (
+        f"name the model: load(..., model={example!r}), vitrail train --model {example} --from FILE, or "
+        f"vitrail convert FILE FOLDER --model {example} and use that folder"
+    )
+
+
 def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
     """The number of heads that all named models of this width have, those with rotary positions or those without."""
     known = {
@@ -45,6 +53,6 @@ def usual_heads(dim: int, path: Path, *, rotary: bool | None = None) -> int:
     if len(known) != 1:
         raise CheckpointError(
             f"{path}: the number of heads for a width of {dim} cannot be read from the shapes, and no "
-            f"config.json gives it; name the model, e.g. load(..., model='vit_base_patch16')"
+            f"config.json gives it; {name_the_model('vit_base_patch16')}"
         )
     return known.pop()

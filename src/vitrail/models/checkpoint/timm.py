@@ -21,7 +21,7 @@ from vitrail.models.checkpoint.config_match import check_match
 from vitrail.models.checkpoint.dialect import Foreign, Found, depth_of
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.originals import PRETRAINING, as_timm
-from vitrail.models.checkpoint.shapes import grid_of, patches_of, relative_grid, usual_heads
+from vitrail.models.checkpoint.shapes import grid_of, name_the_model, patches_of, relative_grid, usual_heads
 from vitrail.models.checkpoint.timm_export import export
 from vitrail.models.checkpoint.timm_hybrid import patch_rules, read_patch, stage_depths
 from vitrail.models.checkpoint.timm_names import DINOV3_ROPE, Settings, from_config, from_hint
@@ -133,7 +133,7 @@ def _guess(tensors: Tensors, settings: Settings, path: Path) -> Settings:
 def _ask(path: Path, what: str, example: str) -> str:
     return (
         f"{path}: {what} cannot be read from the tensors, and there is no config.json of timm; "
-        f"name the model, e.g. load(..., model={example!r})"
+        f"{name_the_model(example)}"
     )
 
 

@@ -13,6 +13,7 @@ from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, Rule, to_theirs
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.huggingface_config import labels_of
+from vitrail.models.checkpoint.shapes import name_the_model
 from vitrail.models.registry import FAMILIES, is_known, presets, resolve
 
 # model_args that matter in training only, or that do not change the result.
@@ -95,12 +96,11 @@ class Translation:
         if not named:
             raise CheckpointError(
                 f"{weights.path} is a {self.family} checkpoint of {self.peer} without a config.json that gives its "
-                f"size; name the model, e.g. load(..., model={known!r})"
+                f"size; {name_the_model(known)}"
             )
         raise CheckpointError(
             f"{weights.path} is a {self.family} checkpoint of {self.peer}; its config.json says {named!r}, which is "
-            f"not a {self.family} preset of vitrail ({nearest(named, family.presets)}). Name the model, "
-            f"e.g. load(..., model={known!r})"
+            f"not a {self.family} preset of vitrail ({nearest(named, family.presets)}); {name_the_model(known)}"
         )
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:

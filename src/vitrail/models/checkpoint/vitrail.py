@@ -13,6 +13,7 @@ from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.dialect import Foreign, Found, rule
 from vitrail.models.checkpoint.files import Weights
 from vitrail.models.checkpoint.pixels import for_ours
+from vitrail.models.checkpoint.shapes import name_the_model
 from vitrail.models.registry import FAMILIES, family_of
 
 _OURS = "patch.projection.weight"  # a tensor in every plain state dict of a vitrail ViT
@@ -69,8 +70,8 @@ def _bare(weights: Weights, hint: BackboneConfig | None) -> Found:
     """A plain state dict from `torch.save(model.state_dict(), ...)`: the model must be named."""
     if hint is None:
         raise CheckpointError(
-            f"{weights.path} is a state dict without a config (vitrail.save adds one); name the model, "
-            f"e.g. load(..., model='vit_base_patch16')"
+            f"{weights.path} is a state dict without a config (vitrail.save adds one); "
+            f"{name_the_model('vit_base_patch16')}"
         )
     family = next(family for family in FAMILIES.values() if family.config is type(hint))
     head = weights.tensors.get("head.weight")
