@@ -73,6 +73,7 @@ def test_export_writes_an_artefact_and_its_certificate(dist: Path) -> None:
         "model.int8.onnx",
         "certificate.html",
         "certificate.json",
+        "SHA256SUMS",
     }
     assert "Certificate" in (dist / "certificate.html").read_text()
 

@@ -12,7 +12,7 @@ from vitrail.errors import CheckpointError
 
 def test_every_matmul_with_stored_weights_is_int8(shipped):
     path = shipped[0] / "model.onnx"
-    before, after = onnx.load(path), onnx.ModelProto.FromString(with_dynamic_int8(onnx, path))
+    before, after = onnx.load(path), onnx.ModelProto.FromString(with_dynamic_int8(onnx, path.read_bytes(), path.parent))
     onnx.checker.check_model(after)
     assert find_layers(after) == []
     layers = find_layers(before)

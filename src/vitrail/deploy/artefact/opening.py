@@ -1,6 +1,5 @@
 """Opens what can run: an artefact, a folder of artefacts, a run or a checkpoint."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +8,14 @@ import torch
 from vitrail.deploy.artefact.engine import Engine, TorchEngine
 from vitrail.deploy.artefact.runtimes import ExportedEngine, OnnxEngine, OpenVINOEngine
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import write_json
 from vitrail.runs.paths import is_name
 from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.strict_json import read_json
 
 ARTEFACTS = (".pt2", ".onnx", ".xml")  # suffixes of what `vitrail export` writes
 CHOICE = "fastest.json"  # in a folder of artefacts: the one that `vitrail bench` found fastest on this machine
+_THREADS = 4096  # the most that a file may ask for
 CERTIFICATE = "certificate.json"  # in a folder that `vitrail export` wrote
 
 
@@ -73,7 +75,7 @@ def artefacts_in(folder: Path) -> list[Path]:
 def write_choice(folder: Path, choice: Choice, *, machine: str) -> Path:
     """Writes which artefact of a folder is the fastest; `open_engine(folder)` takes it."""
     plain = {"artefact": choice.path.name, "threads": choice.threads, "half": choice.half, "dynamic": choice.dynamic}
-    (folder / CHOICE).write_text(json.dumps({**plain, "machine": machine}, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CHOICE, {**plain, "machine": machine})
     return folder / CHOICE
 
 
@@ -94,8 +96,11 @@ def _chosen(path: Path, asked: Choice) -> Choice:
 
 def _read_choice(file: Path) -> Choice:
     try:
-        choice = json.loads(file.read_text(encoding="utf-8"))
+        choice = read_json(file)
         half, dynamic = (bool(choice.get(way, False)) for way in ("half", "dynamic"))
-        return Choice(file.parent / str(choice["artefact"]), choice["threads"], half, dynamic)
+        name, threads = str(choice["artefact"]), choice["threads"]
+        if Path(name).name != name or not (threads is None or (type(threads) is int and 0 < threads <= _THREADS)):
+            raise ValueError("it must name a file of this folder and a number of threads")
+        return Choice(file.parent / name, threads, half, dynamic)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is damaged; write it again: vitrail bench {file.parent}") from error

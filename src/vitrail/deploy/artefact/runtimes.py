@@ -2,31 +2,39 @@
 
 import importlib
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from vitrail.checksums import check_file
 from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.engine import Array, Engine, quiet
+from vitrail.deploy.artefact.onnx_check import check_onnx
+from vitrail.deploy.artefact.openvino_check import check_openvino
+from vitrail.deploy.artefact.pt2_archive import safe_archive
 from vitrail.deploy.int8.dynamic import with_dynamic_int8
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import open_regular
 from vitrail.hardware import CAP, bf16_works, room_for_signals
+
+_BESIDE = "session.model_external_initializers_file_folder_path"
 
 
 class ExportedEngine(Engine):
     """A .pt2 of torch.export."""
 
     def __init__(self, path: Path) -> None:
-        extra = {KEY: ""}
+        check_file(path)
+        with open_regular(path) as file:
+            archive, card = safe_archive(file, path)
         with quiet():
             try:
-                self.program = torch.export.load(path, extra_files=extra).module()
-            except (RuntimeError, ValueError, KeyError, AssertionError, zipfile.BadZipFile) as error:
+                self.program = torch.export.load(archive).module()
+            except Exception as error:  # of many types, where a graph is not whole
                 raise CheckpointError(f"{path} is not a program of torch.export, or is damaged: {error}") from error
-        super().__init__(path, Card.from_json(extra[KEY], name=str(path)))
+        super().__init__(path, Card.from_json(card, name=str(path)))
 
     @property
     def backend(self) -> str:
@@ -48,8 +56,14 @@ class OnnxEngine(Engine):
         options.log_severity_level = 3  # errors alone
         if threads is not None:
             options.intra_op_num_threads = threads
+        data = path.read_bytes()
+        found = check_onnx(data, path)
+        for name in (path.name, *found.beside):
+            check_file(path.with_name(name), data=data if name == path.name else None)
+        if found.beside:  # which the runtime looks for in this folder, as it gets the graph alone
+            options.add_session_config_entry(_BESIDE, str(path.parent.absolute()))
         try:
-            graph = with_dynamic_int8(needs("onnx"), path) if dynamic else str(path)
+            graph = with_dynamic_int8(needs("onnx"), data, path.parent) if dynamic else data
             self.session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except ConfigError:
             raise
@@ -58,8 +72,7 @@ class OnnxEngine(Engine):
         room_for_signals()
         self.version = runtime.__version__
         self.names = [output.name for output in self.session.get_outputs()]
-        card = self.session.get_modelmeta().custom_metadata_map.get(KEY)
-        super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
+        super().__init__(path, Card.from_json(found.metadata.get(KEY), name=str(path)), threads=threads)
 
     @property
     def backend(self) -> str:
@@ -78,10 +91,15 @@ class OpenVINOEngine(Engine):
         if not bf16_works():
             os.environ.setdefault(*CAP)  # before OpenVINO's own oneDNN reads it: its int8 kernels die as torch's bf16
         openvino = needs("openvino")
-        core = openvino.Core()
+        core, data = openvino.Core(), path.read_bytes()
+        card = check_openvino(data, path)
+        check_file(path, data=data)
+        check_file(path.with_suffix(".bin"))
+        # Mapped, not read; it must live as long as the model. An empty file cannot be mapped.
+        file = path.with_suffix(".bin")
+        self.weights: Array = np.memmap(file, np.uint8, "c") if file.stat().st_size else np.zeros(1, np.uint8)
         try:
-            model = core.read_model(path)
-            card = str(model.get_rt_info([KEY]).value) if model.has_rt_info([KEY]) else None
+            model = core.read_model(data.decode(), openvino.Tensor(self.weights, shared_memory=True))
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO cannot open {path}: {str(error).strip().splitlines()[-1]}") from error
         super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)

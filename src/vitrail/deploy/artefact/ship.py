@@ -9,12 +9,14 @@ from typing import Literal
 
 from torch import Tensor
 
+from vitrail.checksums import forget_checksums, read_checksums, write_checksums
 from vitrail.config import Config
 from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.certificate import Certificate, CertifyConfig, at_size, certify
 from vitrail.deploy.artefact.engine import Engine, TorchEngine
 from vitrail.deploy.artefact.export import to_any_size, to_program, write_onnx, write_openvino, write_torch
-from vitrail.deploy.artefact.opening import open_engine
+from vitrail.deploy.artefact.fingerprint import files_of
+from vitrail.deploy.artefact.opening import CERTIFICATE, open_engine
 from vitrail.deploy.artefact.pixels import LEAST_STEPS
 from vitrail.deploy.int8.quantise import QuantiseConfig, Quantised, quantise
 from vitrail.errors import ConfigError, Unsupported, nearest
@@ -91,9 +93,13 @@ def ship(
         passed = [path for path in made if config.force or not certificate.problems(path.name)]
         hint = "(--force writes it all the same)"
         refused |= {path.name: f"{certificate.problems(path.name)[0]} {hint}" for path in made if path not in passed}
+        known = read_checksums(out)
+        forget_checksums(out)
         files = tuple(_moved(path, out) for path in passed)
     more = _more(quantised, refused, forced=_forced(certificate, passed))
     report = certificate.write(out, (Text("Image sizes", _sizes(reference)), *more))
+    names = [file.name for path in files for file in files_of(path)]
+    write_checksums(out, [*names, CERTIFICATE], kept=known)
     return Shipped(files=files, refused=refused, report=report)
 
 

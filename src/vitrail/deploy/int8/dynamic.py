@@ -9,9 +9,13 @@ from typing import Any
 from vitrail.deploy.int8.onnx_matmuls import Layer, find_layers, to_int8
 
 
-def with_dynamic_int8(onnx: Any, path: Path) -> bytes:
-    """The graph of a float32 .onnx with its MatMuls of stored weights in int8; `onnx` is the library."""
-    model = onnx.load(path)
+def with_dynamic_int8(onnx: Any, data: bytes, folder: Path) -> bytes:
+    """The graph of a float32 .onnx with its MatMuls of stored weights in int8; `onnx` is the library.
+
+    `data` is the content of a file that was checked, and `folder` has the weights beside it, if any.
+    """
+    model = onnx.load_model_from_string(data)
+    onnx.load_external_data_for_model(model, str(folder))
     layers = {layer.node: layer for layer in find_layers(model)}
     nodes: list[Any] = []
     done: set[str] = set()

@@ -1,0 +1,175 @@
+"""The graph of a .pt2 is data to us and code to torch: what may stand in it, checked before torch reads it.
+
+torch builds Python of names, evaluates the expressions of sizes and the guards, and looks up operators by path. So
+names must be plain identifiers, expressions are sums and products of sizes, guards are refused, and operators are
+those of aten that compute tensors of tensors.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any
+
+from vitrail.strict_json import from_json
+
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}(\.[A-Za-z0-9_]{1,500}){0,40}")
+_OPERATOR = re.compile(r"torch\.ops\.aten\.([A-Za-z_]\w{0,80})\.(\w{1,40})", re.ASCII)
+_TEXT = re.compile(r"[\x20-\x7e]{0,1000}")
+_VERSION = re.compile(r"[\w.+-]{1,80}", re.ASCII)
+
+# Of the operators whose names begin or end with an underscore, most are for torch itself: they skip checks, print, or
+# write into their arguments. These are the ones that graphs of models have.
+_PRIVATE = {
+    "__and__", "__or__", "__xor__", "_assert_scalar", "_assert_tensor_metadata", "_softmax", "_log_softmax", "_to_copy",
+    "_unsafe_view", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_scaled_dot_product_flash_attention_for_cpu",
+    "_native_batch_norm_legit_no_training", "_adaptive_avg_pool2d", "_functional_assert_scalar", "detach_",
+}  # fmt: skip
+_NEVER = {"from_file", "save", "set", "resize", "resize_as", "as_strided", "data_ptr", "record_stream", "warn", "wait"}
+_PYTHON = {f"_operator.{name}" for name in (
+    "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_",
+    "getitem",
+)} | {f"torch.sym_{name}" for name in ("int", "float", "max", "min", "not", "ite")}  # fmt: skip
+_AROUND = {"torch.ops.higher_order.wrap_with_autocast", "torch.ops.higher_order.wrap_with_set_grad_enabled"}
+# The kinds of arguments; as_custom_obj and as_operator name objects and code.
+_ARGUMENTS = {
+    f"as_{kind}" for kind in (
+        "none", "tensor", "tensors", "optional_tensor", "optional_tensors", "nested_tensors", "int", "ints",
+        "int_lists", "float", "floats", "bool", "bools", "string", "strings", "sym_int", "sym_ints", "sym_float",
+        "sym_floats", "sym_bool", "sym_bools", "scalar_type", "memory_format", "layout", "device", "expr", "name",
+        "graph",
+    )
+}  # fmt: skip
+_SPECS = {"user_input", "user_output", "parameter", "buffer", "tensor_constant"}
+_SIZES = {
+    "Add", "Mul", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Rational",
+    "CeilToInt", "FloorToInt", "TruncToInt", "IntTrueDiv", "FloatTrueDiv", "ToFloat", "Identity", "Where", "And", "Or",
+    "Not", "GreaterThan", "LessThan", "StrictGreaterThan", "StrictLessThan", "Equality", "Unequality",
+}  # fmt: skip
+_TREES = (None, "builtins.tuple", "builtins.list", "builtins.dict")
+_EXPRESSION = 5000  # letters
+
+
+def checked_graph(text: bytes) -> dict[str, Any]:
+    """The program of models/model.json without what no model needs; ValueError names what must not be in it."""
+    program = from_json(text)
+    module = program["graph_module"]
+    if program.get("guards_code"):
+        raise ValueError("it has guards, which torch would run as Python")
+    if module.get("treespec_namedtuple_fields"):
+        raise ValueError("it has types of its own")
+    # Where layers were called from is for debuggers.
+    module["metadata"] = {}
+    module["module_call_graph"] = [call for call in module["module_call_graph"] if call["fqn"] == ""]
+    for spec in (*module["signature"]["input_specs"], *module["signature"]["output_specs"]):
+        if wrong := spec.keys() - _SPECS:
+            raise ValueError(f"it has an input or output of the kind {min(wrong)!a}")
+    _walk(program, "")
+    checked: dict[str, Any] = program
+    return checked
+
+
+def _walk(value: Any, key: str) -> None:
+    if isinstance(value, dict):
+        if "target" in value and "metadata" in value:
+            value["metadata"] = {}
+        for name, item in value.items():
+            check_name(name)
+            if name.startswith("as_") and name not in _ARGUMENTS and key not in _VALUES:
+                raise ValueError(f"it has an argument of the kind {name!a}")
+            if name == "custom_obj_values" and item:
+                raise ValueError("it has objects that are not tensors")
+            _walk(item, name)
+    elif isinstance(value, list):
+        for item in value:
+            _walk(item, key)
+    elif isinstance(value, str):
+        _STRINGS.get(key, check_name)(value)
+
+
+def check_operator(target: str) -> None:
+    """ValueError for anything but an operator that computes tensors of tensors, or sizes of sizes."""
+    if target in _PYTHON or target in _AROUND:
+        return
+    found = _OPERATOR.fullmatch(target)
+    if found is None:
+        raise ValueError(f"it calls {target[:100]!a}, which is not an operator of aten")
+    name, overload = found[1], found[2]
+    hidden = (name.startswith("_") or name.endswith("_")) and name not in _PRIVATE
+    if hidden or name.strip("_") in _NEVER or overload == "out" or overload.endswith("_out"):
+        raise ValueError(f"it calls {target}, which graphs of models do not need")
+
+
+def check_expression(text: str) -> None:
+    """ValueError for anything but sums, products and comparisons of sizes, as sympy writes them."""
+    if len(text) > _EXPRESSION:
+        raise ValueError("it has an expression of a size that is too long")
+    try:
+        _check_size(ast.parse(text, mode="eval").body, 0)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"it has a size that is not an expression: {text[:100]!a}") from error
+
+
+def _check_size(node: ast.expr, depth: int) -> None:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or depth > 50:
+        raise ValueError(f"it has a size that is not a sum or product of sizes: {ast.unparse(node)[:100]!a}")
+    name, values = node.func.id, [item.value for item in node.args if isinstance(item, ast.Constant)]
+    if name == "Integer" and len(values) == len(node.args) == 1 and not node.keywords:
+        known = type(values[0]) is int and abs(values[0]) < 2**63
+    elif name == "Integer" and len(node.args) == 1 and isinstance(node.args[0], ast.UnaryOp):  # Integer(-1)
+        inner = node.args[0]
+        known = isinstance(inner.op, ast.USub) and isinstance(inner.operand, ast.Constant)
+        known = known and type(inner.operand.value) is int and inner.operand.value < 2**63  # type: ignore[attr-defined]
+    elif name == "Symbol" and len(values) == len(node.args) == 1:
+        flags = all(isinstance(word.value, ast.Constant) and word.value.value is True for word in node.keywords)
+        known = flags and re.fullmatch(r"[suz]\w{1,40}", str(values[0]), re.ASCII) is not None
+    elif name == "Pow" and len(node.args) == 2 and not node.keywords:  # larger powers of numbers could be endless
+        _check_size(node.args[0], depth + 10)
+        known = ast.unparse(node.args[1]) in ("Integer(-1)", "Integer(2)", "Integer(3)")
+    else:
+        known = name in _SIZES and not node.keywords
+        for item in node.args:
+            _check_size(item, depth + 1)
+    if not known:
+        raise ValueError(f"it has a size that is not a sum or product of sizes: {ast.unparse(node)[:100]!a}")
+
+
+def check_tree(text: str) -> None:
+    """ValueError for a structure of inputs or outputs that is not of tuples, lists and dicts."""
+    _, tree = from_json(text)
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if node["type"] not in _TREES:
+            raise ValueError(f"it has an input or output of the type {str(node['type'])[:100]!a}")
+        names = from_json(node["context"]) if node["context"] else None
+        for name in names or ():
+            check_name(name)
+        waiting += node["children_spec"]
+
+
+def check_name(text: str) -> None:
+    """ValueError for anything but identifiers with dots between them: torch writes names into Python."""
+    if text and _PATH.fullmatch(text) is None:
+        raise ValueError(f"{text[:100]!a} is not a name")
+
+
+def _check_text(text: str) -> None:
+    if _TEXT.fullmatch(text) is None:
+        raise ValueError("it has a text that is too long, or not of printable letters")
+
+
+def _check_version(text: str) -> None:
+    if _VERSION.fullmatch(text) is None:
+        raise ValueError(f"{text[:100]!a} is not a version")
+
+
+_VALUES = {"tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values", "range_constraints"}
+_STRINGS: dict[str, Callable[[str], None]] = {
+    "target": check_operator,
+    "expr_str": check_expression,
+    "in_spec": check_tree,
+    "out_spec": check_tree,
+    "as_string": _check_text,
+    "as_strings": _check_text,
+    "torch_version": _check_version,
+}
