@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from vitrail import __version__
 from vitrail.serve.batching import Batcher, Limiter, Overloaded
 from vitrail.serve.config import ServeConfig
+from vitrail.serve.decoding import DecoderPool
 from vitrail.serve.explain import ExplainHandler
 from vitrail.serve.host_header import AllowedHosts
 from vitrail.serve.logs import log
@@ -51,6 +52,7 @@ _OVERLOADED = {
     "full": "the queue is full",
     "slow": "the queue is longer than a request may wait",
     "memory": "the uploads in progress use all memory reserved for them",
+    "decoders": "the image takes long to decode, and other requests are waiting",
 }
 
 
@@ -66,8 +68,9 @@ class App:
         self.draining = False
         self.limiter = Limiter(config, metrics)
         self.batcher = Batcher(self.limiter)
-        self.decoders = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decoder")
-        predictor = Predictor(self.limiter, self.batcher, self.decoders)
+        self.decoders = DecoderPool(config)
+        self._threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="drawing")
+        predictor = Predictor(self.limiter, self.batcher, self.decoders, self._threads)
         self._explainer = ExplainHandler(predictor)
         self._files = page_files(slot.served.outputs)
         self._reloads: set[asyncio.Task[None]] = set()
@@ -102,9 +105,10 @@ class App:
         self._record(request, response, request_id, time.monotonic() - start)
 
     def close(self) -> None:
-        """Stops the threads, after what is queued."""
+        """Stops the threads and decoders, after what is queued."""
         self.batcher.close()
-        self.decoders.shutdown()
+        self.decoders.close()
+        self._threads.shutdown()
         self._explainer.close()
 
     async def _respond(self, request: Request) -> Response:

@@ -11,6 +11,8 @@ from vitrail.serve.hosts import Host
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # that are decoded; PPM is for data, not for strangers
 MIN_KEY_LENGTH = 16
 BACKLOG = 512  # connections that wait to be accepted
+_DECODER_BYTES = 32 << 20  # of a decoder, besides those for the file and its pixels
+_BYTES_PER_PIXEL = 20  # WebP needs 16 (two canvases, a frame, Pillow's image), all others less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,9 @@ class ServeConfig(Config):
     max_memory: Count = 256 << 20  # bytes of all requests together
     min_rate: CountFromZero = 1000  # bytes per second at which a body must arrive; 0: at any rate
     max_files: Count = 64  # per request
-    max_pixels: Count = 25_000_000  # per image
+    max_pixels: Count = 25_000_000  # per image, per tile, per canvas
+    decoders: Count = 2  # processes that decode
+    decode_seconds: Positive = 5.0  # of processor time, per image
     max_connections: Count = 512
     timeout: Positive = 15.0
     drain: NotNegative = 0.5  # how long to accept connections after SIGTERM, while /readyz answers 503
@@ -56,6 +60,11 @@ class ServeConfig(Config):
                 f"the API key has {len(self.api_key)} characters; it must have {MIN_KEY_LENGTH} or more. To make one: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
             )
+
+    @property
+    def decoder_bytes(self) -> int:
+        """Memory that each decoder may allocate."""
+        return _DECODER_BYTES + 3 * self.max_bytes + _BYTES_PER_PIXEL * self.max_pixels
 
     @property
     def address(self) -> str:

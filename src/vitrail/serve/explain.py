@@ -60,7 +60,7 @@ class ExplainHandler:
             if len(files) > 1:
                 raise HTTPException(400, f"/explain takes one image, got {len(files)}")
             reservation.add_images(1)
-            found = await request.while_connected(self._explain(files[0], served, explainer, options))
+            found = await request.while_connected(self._explain(files[0], request, served, options))
         request.notes |= {"images": 1, "bytes": len(files[0].data), "explained": options.method.method}
         in_thread = self._predictor.in_thread
         if "image/png" in request.headers.get("accept", ""):
@@ -84,8 +84,9 @@ class ExplainHandler:
         """Stops the thread."""
         self._thread.shutdown()
 
-    async def _explain(self, file: File, served: ServedModel, explainer: Explainer, options: Options) -> Explained:
-        decoded = await self._predictor.decode(file, served, show=True)
+    async def _explain(self, file: File, request: Request, served: ServedModel, options: Options) -> Explained:
+        assert served.explainer is not None  # noqa: S101  (checked before the body was read)
+        decoded = await self._predictor.decode(file, request, served, show=True)
         computed = await self._predictor.compute(decoded, served)
         target = options.target
         if target is None:
@@ -94,7 +95,7 @@ class ExplainHandler:
             raise Overloaded("full", 1)
         self._running += 1
         try:
-            work = functools.partial(_explain, explainer, decoded, options, computed, target)
+            work = functools.partial(_explain, served.explainer, decoded, options, computed, target)
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Unsupported as error:
             raise HTTPException(501, str(error)) from None

@@ -13,6 +13,7 @@ import numpy as np
 
 ROUTES = ("/predict", "/explain", "/model", "/metrics", "/healthz", "/readyz", "/admin/reload", "page", "other")
 STATUSES = (200, 202, 304, 400, 401, 403, 404, 405, 406, 408, 413, 415, 421, 422, 500, 501, 503)
+REASONS = ("full", "slow", "memory", "decoders", "timeout")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -51,13 +52,13 @@ METRICS = (
     Metric("broken_images_total", "counter", "Images that could not be decoded.", {}),
     Metric("received_bytes_total", "counter", "Bytes of request bodies.", {}),
     Metric("fetched_bytes_total", "counter", "Bytes of images fetched from URLs.", {}),
-    Metric("refused_total", "counter", "Requests refused with 503.", {"reason": ("full", "slow", "memory", "timeout")}),
+    Metric("refused_total", "counter", "Requests refused with 503.", {"reason": REASONS}),
     Metric("malformed_total", "counter", "Requests refused with 400 because they are not valid HTTP.", {}),
     Metric("abandoned_total", "counter", "Requests whose clients disconnected before the response.", {}),
     Metric("batch_size", "histogram", "Images computed together.", {}, SIZES),
     Metric("queue_seconds", "histogram", "Time in the queue.", {}, SECONDS),
     Metric("compute_seconds", "histogram", "Time of a batch in the engine.", {}, SECONDS),
-    Metric("waiting_images", "gauge", "Images that are being received, decoded, queued or computed.", {}),
+    Metric("waiting_images", "gauge", "Images that are being decoded, queued or computed.", {}),
     Metric("reloads_total", "counter", "Times the model was reloaded.", {"outcome": ("done", "failed")}),
     Metric("dropped_log_lines_total", "counter", "Log lines that could not be written.", {}),
     Metric("worker_starts_total", "counter", "Worker processes started.", {}),

@@ -7,20 +7,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from torch import Tensor
 
 from vitrail.errors import BrokenImage
 from vitrail.serve.batching import Batcher, Computed, Limiter, Reservation
-from vitrail.serve.config import ServeConfig
+from vitrail.serve.decoding import DecoderPool
 from vitrail.serve.fetch import TIME_SHARE, allowed_url, fetch, is_json
 from vitrail.serve.model import ServedModel
 from vitrail.serve.overlay import data_url, display_crop, png
 from vitrail.serve.request import Request
-from vitrail.serve.upload import File, decode_file, parse_files
+from vitrail.serve.upload import File, parse_files
 
 if TYPE_CHECKING:
+    from vitrail.data.preprocess import Preprocess
     from vitrail.tasks.answer import Answer
 
 TOP = 5
@@ -38,9 +40,9 @@ class Decoded(NamedTuple):
 class Predictor:
     """Answers /predict; /explain uses its steps."""
 
-    def __init__(self, limiter: Limiter, batcher: Batcher, decoders: ThreadPoolExecutor) -> None:
+    def __init__(self, limiter: Limiter, batcher: Batcher, decoders: DecoderPool, threads: ThreadPoolExecutor) -> None:
         self.limiter, self.config, self.metrics = limiter, limiter.config, limiter.metrics
-        self._batcher, self._decoders = batcher, decoders
+        self._batcher, self._decoders, self._threads = batcher, decoders, threads
 
     async def predict(self, request: Request, served: ServedModel) -> Response:
         """The answer for every image."""
@@ -50,7 +52,7 @@ class Predictor:
         with self.limiter.admit() as reservation:
             files = await self.receive(request, reservation)
             reservation.add_images(len(files))
-            each = [self._predict_file(file, served, top=top, display=display) for file in files]
+            each = [self._predict_file(file, request, served, top=top, display=display) for file in files]
             results = await request.while_connected(_gather(each))
         computed = [result for result in results if "error" not in result]
         if not computed:
@@ -71,10 +73,11 @@ class Predictor:
         self.metrics.add("fetched_bytes_total", amount=len(file.data))
         return [file]
 
-    async def decode(self, file: File, served: ServedModel, *, show: bool = False) -> Decoded:
-        """Decodes a file, and resizes and crops it to the size of the model, in a thread."""
+    async def decode(self, file: File, request: Request, served: ServedModel, *, show: bool = False) -> Decoded:
+        """Decodes a file in a process; resizes and crops it to the size of the model, in a thread."""
+        work = functools.partial(_fit, name=file.name, preprocess=served.engine.preprocess, show=show)
         try:
-            return await self.in_thread(_decode, file, served, self.config, show)
+            return await self._decoders.decode(file, work, owner=request)
         except BrokenImage as error:
             self.metrics.add("broken_images_total")
             raise HTTPException(422, str(error)) from None
@@ -85,11 +88,13 @@ class Predictor:
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs work beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, functools.partial(work, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *arguments))
 
-    async def _predict_file(self, file: File, served: ServedModel, *, top: int, display: bool) -> dict[str, Any]:
+    async def _predict_file(
+        self, file: File, request: Request, served: ServedModel, *, top: int, display: bool
+    ) -> dict[str, Any]:
         try:
-            decoded = await self.decode(file, served)
+            decoded = await self.decode(file, request, served)
         except HTTPException as error:
             return {"name": file.name, "error": error.detail}
         computed = await self.compute(decoded, served)
@@ -124,17 +129,23 @@ def since(start: float) -> float:
 
 
 async def _gather(each: list[Any]) -> list[dict[str, Any]]:
-    return await asyncio.gather(*each)
-
-
-def _decode(file: File, served: ServedModel, config: ServeConfig, show: bool) -> Decoded:
-    image, preprocess = decode_file(file, config)[None], served.engine.preprocess  # 1 C H W
+    """All results; when one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in each]
     try:
-        fitted, _ = preprocess.fit(image)
-        shown = display_crop(image, preprocess) if show else None
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _fit(image: Tensor, *, name: str, preprocess: "Preprocess", show: bool) -> Decoded:
+    """Uint8 C H W of any size; what is returned are copies, as the memory of the image is used again."""
+    try:
+        fitted, _ = preprocess.fit(image[None])
+        shown = display_crop(image[None], preprocess).clone() if show else None
     except RuntimeError as error:  # a side of no pixels, or a shape that cannot be resized
-        raise BrokenImage(f"{file.name} cannot be resized: {str(error).splitlines()[0]}") from error
-    return Decoded(fitted[0].contiguous(), shown)
+        raise BrokenImage(f"{name} cannot be resized: {str(error).splitlines()[0]}") from error
+    return Decoded(fitted[0].clone(memory_format=torch.contiguous_format), shown)
 
 
 def _displayed(answer: "Answer", image: Tensor) -> dict[str, Any]:

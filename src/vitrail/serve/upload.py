@@ -9,10 +9,8 @@ import re
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
-from torch import Tensor
 
-from vitrail.data.decode import decode
-from vitrail.serve.config import FORMATS, ServeConfig
+from vitrail.serve.config import ServeConfig
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;\s]{1,70}))', re.IGNORECASE)
 _FILENAME = re.compile(rb'filename="((?:[^"\\]|\\.)*)"|filename=([^;\s]+)', re.IGNORECASE)
@@ -68,8 +66,3 @@ def clean_name(name: bytes) -> str:
     """The last part of a path, with printable characters only."""
     text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in text if letter.isprintable())[:_MAX_NAME] or "image"
-
-
-def decode_file(file: File, config: ServeConfig) -> Tensor:
-    """Uint8 C H W; BrokenImage when the file is not an image or has too many pixels."""
-    return decode(file.data, name=file.name, max_pixels=config.max_pixels, formats=FORMATS)

@@ -1,0 +1,327 @@
+"""Decoding in processes that can be killed: a pool of them, shared fairly among requests."""
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import BrokenImage
+from vitrail.serve.batching import Overloaded
+from vitrail.serve.config import FORMATS, ServeConfig
+from vitrail.serve.decoder import CHANNELS, receive_message, send_message
+from vitrail.serve.upload import File
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
+_TICK = 0.05  # seconds between two looks at a decoder that is busy
+_QUICK = 1.0  # seconds of processor time after which a picture makes room for those of other requests
+_IDLE = 30.0  # seconds after which a decoder without work ends
+_KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
+_STARTING = 30.0  # seconds that a nursery may take
+
+T = TypeVar("T")
+
+
+class _Abandoned(Exception):
+    """Nobody waits for this picture any more."""
+
+
+class _Died(BrokenImage):
+    """The decoder ended before its answer, for whatever reason."""
+
+
+class Nursery:
+    """The process that forks decoders; one for each worker, shared by all pools in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def prepare(self) -> None:
+        """Starts the process if there is none; it is ready a moment later."""
+        with self._lock:
+            self._connected()
+
+    def start(self, channel: socket.socket, memory: int, limits: dict[str, Any]) -> int:
+        """Forks a decoder that serves a channel and writes pixels into a memory file; its process id."""
+        return self._ask(limits, channel.fileno(), memory)
+
+    def end(self, pid: int, *, kill: bool) -> int:
+        """Waits for a decoder that closed its channel, or kills it; the signal it died of, or 0."""
+        try:
+            return self._ask({"pid": pid, "kill": kill})
+        except OSError:  # the nursery is gone, and its decoders with it
+            return int(signal.SIGKILL)
+
+    def _ask(self, message: dict[str, Any], *descriptors: int) -> int:
+        with self._lock:
+            for _ in range(2):  # a nursery that was killed is replaced
+                control = self._connected()
+                with contextlib.suppress(OSError):
+                    socket.send_fds(control, [json.dumps(message).encode()], descriptors)
+                    if len(data := control.recv(4)) == 4:
+                        return int(struct.unpack(">I", data)[0])
+                self._close()
+            raise ConnectionResetError("the process that starts decoders has ended")
+
+    def _connected(self) -> socket.socket:
+        if self._control is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
+                quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+                env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads do not fork
+                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, **quiet)  # noqa: S603
+            ours.settimeout(_STARTING)
+            self._control = ours
+        return self._control
+
+    def _close(self) -> None:
+        if self._control is not None and self._process is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+            self._control = self._process = None
+
+
+@functools.cache
+def nursery(process: int) -> Nursery:
+    """The nursery of this process: a forked copy of it must not use the same."""
+    return Nursery()
+
+
+class Decoder:
+    """One decoding process, and the memory that it shares with this one."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        size = CHANNELS * config.max_pixels
+        self._nursery, self._config, self._used = nursery(os.getpid()), config, 0
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(config.timeout)
+        limits = {"max_pixels": config.max_pixels, "max_bytes": config.decoder_bytes, "formats": FORMATS}
+        with theirs, _memory_file(size) as memory:
+            self._memory = mmap.mmap(memory, size)
+            self.pid = self._nursery.start(theirs, memory, limits | {"seconds": config.decode_seconds})
+
+    def decode(self, file: File, give_up: Callable[[float], Exception | None]) -> Tensor:
+        """The pixels of a file, uint8 C H W, in memory that the next picture overwrites.
+
+        While it takes long, `give_up` is asked again and again, with the processor time so far: what it returns is
+        raised. A decoder that raised anything but BrokenImage has ended, and so has one with `pid` 0.
+        """
+        try:
+            send_message(self._channel, {"name": file.name, "bytes": len(file.data)}, file.data)
+            self._wait(give_up)
+            answer = receive_message(self._channel)
+        except TimeoutError:
+            self.end(kill=True)
+            raise BrokenImage(f"{file.name} cannot be decoded within {self._config.timeout:g} s") from None
+        except (EOFError, OSError):
+            if self.end(kill=False) == signal.SIGPROF:
+                seconds = self._config.decode_seconds
+                raise BrokenImage(f"{file.name} cannot be decoded within {seconds:g} s of processor time") from None
+            raise _Died(f"{file.name} cannot be decoded: it crashes the decoder") from None
+        except BaseException:
+            self.end(kill=True)
+            raise
+        if "error" in answer:
+            raise BrokenImage(answer["error"])
+        channels, height, width = (int(side) for side in answer["shape"])
+        self._used = channels * height * width
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=self._used).view(channels, height, width)
+
+    def release(self) -> None:
+        """Returns the memory of the last picture to the system, if it was large."""
+        if self._used > _KEPT:
+            self._used = 0
+            with contextlib.suppress(AttributeError, OSError):  # Linux only
+                self._memory.madvise(mmap.MADV_REMOVE, _KEPT)
+
+    def end(self, *, kill: bool) -> int:
+        """Ends the process; the signal that it died of, or 0."""
+        self._channel.close()
+        pid, self.pid = self.pid, 0
+        return self._nursery.end(pid, kill=kill) if pid else 0
+
+    def _wait(self, give_up: Callable[[float], Exception | None]) -> None:
+        """Waits for an answer."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        until, before = time.monotonic() + self._config.timeout, _processor_time(self.pid)
+        while not poll.poll(1000 * _TICK):
+            if (error := give_up(_processor_time(self.pid) - before)) is not None:
+                raise error
+            if time.monotonic() > until:
+                raise TimeoutError
+
+
+@dataclass(eq=False)
+class _Job:
+    file: File
+    work: Callable[[Tensor], Any]
+    owner: object
+    future: "asyncio.Future[Any]"
+
+
+class DecoderPool:
+    """Up to `decoders` processes; requests take turns, and no request has all of them unless there is only one."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._share = max(1, config.decoders - 1)
+        self._queues: dict[object, deque[_Job]] = {}  # by request, the next one first
+        self._running: Counter[object] = Counter()
+        self._wake, self._closed = threading.Condition(), False
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        nursery(os.getpid()).prepare()
+
+    async def decode(self, file: File, work: Callable[[Tensor], T], *, owner: object) -> T:
+        """Decodes a file and returns `work(pixels)`: it runs in a thread, on uint8 C H W that it must not keep.
+
+        Raises BrokenImage, or Overloaded for a file that takes long while other requests wait. When this is cancelled,
+        the decoder is killed.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._wake:
+            self._queues.setdefault(owner, deque()).append(_Job(file, work, owner, future))
+            if not self._idle and len(self._threads) < self._config.decoders:
+                thread = threading.Thread(target=self._run, name="decoding", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            self._wake.notify()
+        return await future
+
+    def close(self) -> None:
+        """Decodes what is queued, then ends the processes."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join()
+
+    def _run(self) -> None:
+        decoder: Decoder | None = None
+        while (job := self._take()) is not None:
+            give_up = functools.partial(self._give_up, job)
+            try:
+                decoder = self._alive(decoder)
+                try:
+                    pixels = decoder.decode(job.file, give_up)
+                except _Died:  # perhaps of something else: once more, in a new one
+                    decoder = self._alive(decoder)
+                    pixels = decoder.decode(job.file, give_up)
+                result = job.work(pixels)
+                del pixels
+            except OSError:  # no process, no memory, no file descriptor
+                deliver = functools.partial(_fail, job.future, Overloaded("decoders", 1))
+            except Exception as error:  # the thread must survive any error; the request receives it
+                deliver = functools.partial(_fail, job.future, error)
+            else:
+                deliver = functools.partial(_succeed, job.future, result)
+                del result
+            if decoder is not None:
+                decoder.release()
+            with self._wake:
+                self._running[job.owner] -= 1
+                self._running += Counter()  # without zeros
+                self._wake.notify()
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this
+                job.future.get_loop().call_soon_threadsafe(deliver)
+            del job, deliver
+        if decoder is not None:
+            decoder.end(kill=True)
+
+    def _alive(self, decoder: Decoder | None) -> Decoder:
+        return decoder if decoder is not None and decoder.pid else Decoder(self._config)
+
+    def _take(self) -> _Job | None:
+        """The next picture; None when there is none for long, or ever."""
+        with self._wake:
+            until = time.monotonic() + _IDLE
+            while (job := self._next()) is None:
+                left = until - time.monotonic()
+                if left <= 0 or (self._closed and not self._queues):
+                    self._threads.discard(threading.current_thread())
+                    return None
+                self._idle += 1
+                self._wake.wait(left)
+                self._idle -= 1
+            self._running[job.owner] += 1
+            return job
+
+    def _next(self) -> _Job | None:
+        for owner, queue in list(self._queues.items()):
+            while queue and queue[0].future.cancelled():
+                queue.popleft()
+            if not queue:
+                del self._queues[owner]
+            elif self._running[owner] < self._share:
+                del self._queues[owner]  # it goes to the end: the others are next
+                job = queue.popleft()
+                if queue:
+                    self._queues[owner] = queue
+                return job
+        return None
+
+    def _give_up(self, job: _Job, seconds: float) -> Exception | None:
+        if job.future.cancelled():  # its client has left, or its time is over
+            return _Abandoned()
+        with self._wake:
+            others = any(owner is not job.owner for owner in self._queues)
+        return Overloaded("decoders", 1) if others and seconds > _QUICK else None
+
+
+def _succeed(future: "asyncio.Future[Any]", result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+@contextlib.contextmanager
+def _memory_file(size: int) -> Any:
+    """The descriptor of a file in memory; a decoder cannot change its size, on which this process relies."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            yield file.fileno()
+        return
+    descriptor = os.memfd_create("pixels", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds that a process has computed; where they cannot be read, those of the wall clock."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process, on Linux
+    except OSError:
+        return time.monotonic()

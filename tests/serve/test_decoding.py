@@ -1,0 +1,212 @@
+"""Decoding in processes: a hostile picture costs itself alone, requests take turns, and pixels stay the same."""
+
+import asyncio
+import functools
+import io
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support import hostile_images as hostile
+from support.small_service import Brightness, Reply, app, ask, form, picture, post, until
+
+from vitrail.data.decode import decode
+from vitrail.data.preprocess import Preprocess
+from vitrail.errors import BrokenImage
+from vitrail.serve import decoding
+from vitrail.serve.app import App
+from vitrail.serve.batching import Overloaded
+from vitrail.serve.config import ServeConfig
+from vitrail.serve.decoding import Decoder, DecoderPool, nursery
+from vitrail.serve.predict import _fit
+from vitrail.serve.upload import File
+
+PNG = {"content_type": "image/png"}
+LONG = hostile.png_of_zeros(4000, 4000)  # half a second or more
+
+
+@contextmanager
+def pool(**changes: Any) -> Iterator[DecoderPool]:
+    made = DecoderPool(ServeConfig(**changes))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def saved(kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((90, 70), 80).convert("RGB").save(file, kind, **options)
+    return file.getvalue()
+
+
+def never(seconds: float) -> None:
+    return None
+
+
+async def normal(of: App) -> Reply:
+    return await ask(of, "/predict", method="POST", body=picture(), **PNG)
+
+
+@pytest.mark.parametrize("resize", ["window", "crop"])
+def test_the_pixels_are_those_of_the_model(resize: str) -> None:
+    files = [picture(), saved("JPEG"), saved("PNG"), saved("WEBP"), saved("GIF"), saved("TIFF"), saved("BMP")]
+    preprocess = Preprocess(image_size=(32, 32), resize=resize)
+
+    async def story(of: DecoderPool) -> None:
+        for file in (*files, picture(7, size=(32, 32))):
+            work = functools.partial(_fit, name="x", preprocess=preprocess, show=True)
+            decoded = await of.decode(File("x", file), work, owner=None)
+            assert torch.equal(decoded.fitted, preprocess.fit(decode(file)[None])[0][0])
+            assert decoded.shown is not None
+
+    with pool() as of:
+        asyncio.run(story(of))
+
+
+def test_a_picture_that_takes_too_long_is_an_error_of_its_own() -> None:
+    of = app(decode_seconds=0.1)
+    reply = post(of, "/predict", LONG, **PNG)
+    assert (reply.status, "0.1 s of processor time" in reply.data["error"]) == (422, True)
+    assert post(of, "/predict", picture(), **PNG).status == 200
+    assert (of.limiter.images, of.limiter.bytes) == (0, 0)
+    of.close()
+
+
+def test_others_are_served_while_a_request_has_pictures_that_take_long() -> None:
+    of = app(decode_seconds=0.3)
+
+    async def story() -> None:
+        body, headers = form(LONG, LONG, picture())
+        await normal(of)
+        bad = asyncio.create_task(ask(of, "/predict", method="POST", body=body, **headers))
+        await until(lambda: bool(of.decoders._running))
+        for _ in range(5):
+            assert (await normal(of)).status == 200
+        assert not bad.done()
+        *late, good = (await bad).data["predictions"]
+        assert all("processor time" in one["error"] for one in late)
+        assert "answers" in good
+
+    asyncio.run(story())
+    of.close()
+
+
+def test_a_picture_that_takes_long_makes_room_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_QUICK", 0.1)
+    of = app(decoders=1, timeout=20.0)
+
+    async def story() -> tuple[Reply, Reply]:
+        bad = asyncio.create_task(ask(of, "/predict", method="POST", body=LONG, **PNG))
+        await until(lambda: bool(of.decoders._running))
+        return await normal(of), await bad
+
+    good, bad = asyncio.run(story())
+    assert good.status == 200
+    assert (bad.status, bad.headers["retry-after"]) == (503, "1")
+    assert of.metrics.total("refused_total", "decoders") == 1
+    assert post(of, "/predict", LONG, **PNG).status == 200  # alone it has its time
+    of.close()
+
+
+def test_memory_of_a_decoder_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServeConfig, "decoder_bytes", 16 << 20)
+    of = app()
+    reply = post(of, "/predict", hostile.png_of_zeros(2500, 2500), **PNG)
+    assert (reply.status, "memory" in reply.data["error"]) == (422, True)
+    assert post(of, "/predict", picture(), **PNG).status == 200
+    of.close()
+
+
+def test_requests_take_turns_and_none_has_all_decoders() -> None:
+    order: list[str] = []
+
+    def work(name: str, pixels: torch.Tensor) -> None:
+        time.sleep(0.01)
+        order.append(name)
+
+    async def story(of: DecoderPool) -> None:
+        jobs = [of.decode(File("x", picture()), functools.partial(work, "many"), owner="many") for _ in range(16)]
+        many = [asyncio.create_task(job) for job in jobs]
+        await until(lambda: len(order) > 0)
+        await of.decode(File("x", picture()), functools.partial(work, "one"), owner="one")
+        await asyncio.gather(*many)
+
+    with pool(decoders=2) as of:
+        asyncio.run(story(of))
+        assert order.index("one") < 6
+        order.clear()
+        asyncio.run(story(of))
+    with pool(decoders=1) as of:
+        asyncio.run(story(of))
+
+
+def test_a_client_that_leaves_ends_the_work_for_it() -> None:
+    async def story(of: DecoderPool) -> float:
+        start = time.monotonic()
+        task = asyncio.create_task(of.decode(File("x", LONG), lambda pixels: None, owner=1))
+        await until(lambda: bool(of._running))
+        task.cancel()
+        await of.decode(File("x", picture()), lambda pixels: None, owner=2)
+        return time.monotonic() - start
+
+    with pool(decoders=1) as of:
+        asyncio.run(of.decode(File("x", picture()), lambda pixels: None, owner=1))
+        assert asyncio.run(story(of)) < 2.0
+        assert not of._queues
+
+
+@pytest.mark.parametrize("kill", ["decoder", "nursery"])
+def test_processes_that_were_killed_are_replaced(kill: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Decoder] = []
+    start: Callable[..., None] = Decoder.__init__
+    monkeypatch.setattr(Decoder, "__init__", lambda self, config: (made.append(self), start(self, config))[1])
+    with pool() as of:
+        decoded = [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
+        os.kill(made[0].pid if kill == "decoder" else nursery(os.getpid())._process.pid, signal.SIGKILL)
+        decoded += [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
+    assert torch.equal(*decoded)
+    assert len(made) == 2
+
+
+def test_a_decoder_that_stops_answering_is_killed() -> None:
+    decoder = Decoder(ServeConfig(timeout=0.15))
+    os.kill(decoder.pid, signal.SIGSTOP)
+    with pytest.raises(BrokenImage, match="within"):
+        decoder.decode(File("x", picture()), never)
+    assert decoder.pid == 0
+    crashed = Decoder(ServeConfig())
+    os.kill(crashed.pid, signal.SIGKILL)
+    with pytest.raises(BrokenImage, match="crashes"):
+        crashed.decode(File("x", picture()), never)
+
+
+def test_decoders_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_IDLE", 0.02)
+
+    async def story(of: DecoderPool) -> None:
+        for _ in range(2):
+            assert await of.decode(File("x", picture()), len, owner=1) == 1
+            await until(lambda: not of._threads)
+
+    with pool() as of:
+        asyncio.run(story(of))
+
+
+def test_without_processes_the_service_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Decoder, config: ServeConfig) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Decoder, "__init__", fail)
+    of = app(Brightness())
+    assert post(of, "/predict", picture(), **PNG).status == 503
+    with pool() as alone, pytest.raises(Overloaded):
+        asyncio.run(alone.decode(File("x", picture()), len, owner=1))
+    monkeypatch.undo()
+    assert post(of, "/predict", picture(), **PNG).status == 200
