@@ -20,19 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from io import BytesIO
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from support.abusive_uploads import upload
+from support.load_clients import Client, closed_loop, metric, open_loop, photo, quantile, running
 from support.small_service import Load, Service, send
 
 import vitrail
@@ -41,125 +39,8 @@ from vitrail.deploy.artefact.engine import Engine
 from vitrail.deploy.artefact.opening import open_engine
 
 LOADS = (0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)  # times the capacity
-CLIENTS = 64  # two batches: one is computed while the next gathers
 NEVER_LATE = ("--max-delay", "120000", "--timeout", "120")  # two batches may take longer than the usual 2 s
 DOCUMENTED = {200, 400, 413, 415, 422, 501}
-
-
-# --- clients ---------------------------------------------------------------------------------------------------------
-
-
-class Answered(NamedTuple):
-    """A request's status (0: no answer), and how long it took."""
-
-    status: int
-    seconds: float
-
-
-class Client:
-    """A connection that is reused until the service closes it."""
-
-    def __init__(self, address: str) -> None:
-        self.host, port = address.removeprefix("http://").rsplit(":", 1)
-        self.port, self.reader, self.writer = int(port), None, None
-
-    async def post(self, path: str, body: bytes, content_type: str = "image/jpeg") -> Answered:
-        start = time.perf_counter()
-        try:
-            if self.writer is not None and self.reader.at_eof():  # it rested too long
-                self.close()
-            if self.writer is None:
-                self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n"
-            self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body)
-            answered = await self.reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", answered)
-            await self.reader.readexactly(int(length[1]))
-            if b"connection: close" in answered:
-                self.close()
-            return Answered(int(answered[9:12]), time.perf_counter() - start)
-        except (OSError, asyncio.IncompleteReadError):
-            self.close()
-            return Answered(0, time.perf_counter() - start)
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
-            self.reader = self.writer = None
-
-
-async def closed_loop(address: str, picture: bytes, seconds: float) -> float:
-    """Answers a second, with so many clients that ask again as soon as they are answered."""
-    end, counted, begin = time.perf_counter() + seconds + 1.0, 0, time.perf_counter() + 1.0  # a second to fill up
-
-    async def one() -> None:
-        nonlocal counted
-        client = Client(address)
-        while time.perf_counter() < end:
-            answered = await client.post("/predict", picture)
-            now = time.perf_counter()
-            counted += answered.status == 200 and begin <= now <= end
-            if answered.status == 503:
-                await asyncio.sleep(0.1)  # sooner than it was told, but not at once
-        client.close()
-
-    await asyncio.gather(*(one() for _ in range(CLIENTS)))
-    return counted / seconds
-
-
-async def open_loop(address: str, picture: bytes, rate: float, seconds: float) -> list[Answered]:
-    """What becomes of requests that come at a rate, whether the service keeps up or not."""
-    idle: list[Client] = []
-
-    async def one() -> Answered:
-        client = idle.pop() if idle else Client(address)
-        answered = await client.post("/predict", picture)
-        idle.append(client)
-        return answered
-
-    tasks, start = [], time.perf_counter()
-    for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(one()))
-    answered = await asyncio.gather(*tasks)
-    for client in idle:
-        client.close()
-    return list(answered)
-
-
-# --- services --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def running(model: str, *options: str) -> Iterator[Service]:
-    command = [sys.executable, "-m", "vitrail", "serve", model, "--port", "0", *options]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
-            lines = [process.stdout.readline(), process.stdout.readline()]
-            if not lines[1]:
-                log.seek(0)
-                sys.exit(log.read())
-            yield Service(lines[1].split()[0], process, [])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            process.stdout.close()
-
-
-def metric(service: Service, name: str) -> float:
-    text = send(service.address, "/metrics").body.decode()
-    return float(re.search(rf"^vitrail_{name} (\S+)$", text, re.MULTILINE)[1])
-
-
-def photo(width: int = 320, height: int = 240) -> bytes:
-    """A JPEG of the size of a small photo: coloured blobs and noise."""
-    torch.manual_seed(0)
-    blobs = torch.nn.functional.interpolate(torch.rand(1, 3, 9, 12), size=(height, width), mode="bicubic")[0]
-    pixels = (blobs * 230 + 20 * torch.rand(3, height, width)).clamp(0, 255).byte()
-    file = BytesIO()
-    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=88)
-    return file.getvalue()
 
 
 class Rate(NamedTuple):
@@ -243,10 +124,6 @@ def load(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
             )
         memory = metric(service, "resident_memory_bytes")
     return {"capacity": capacity, "rows": rows, "memory_after": memory}
-
-
-def quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def fuzz(arguments: argparse.Namespace, model: str) -> dict[str, Any]:

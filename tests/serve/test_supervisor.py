@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.small_service import Load, Service, picture, send, service
+from support.small_service import TESTS, Load, Service, picture, send, service
 from support.small_supervisor import Opening
 
 from vitrail.errors import ConfigError, VitrailError
@@ -77,6 +78,14 @@ def _kill_a_worker(running: Service, load: Load) -> None:
     before = load.outcomes.count("200")
     eventually(lambda: load.outcomes.count("200") > before + 20)
     assert any("a worker died" in line for line in running.log)
+
+
+def test_a_worker_that_is_starting_learns_of_a_reload_too() -> None:
+    command = [sys.executable, "-m", "support.idle_worker", "0.5"]
+    with processes.started(command, stdout=subprocess.PIPE, text=True, cwd=TESTS) as process:
+        assert int(process.stdout.readline())
+        process.send_signal(signal.SIGHUP)  # it may have opened the old model just now
+        assert process.stdout.readline() == "reload\n"
 
 
 def test_a_model_that_cannot_be_opened_ends_with_a_sentence(tmp_path: Path) -> None:

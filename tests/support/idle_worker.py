@@ -1,10 +1,14 @@
 """A supervisor whose workers only wait, for tests of the supervisor alone: they start without torch.
 
-PYTHONPATH=tests python -m support.idle_worker  # prints the process of each worker that is ready
+    PYTHONPATH=tests python -m support.idle_worker [SECONDS]  # prints the process of each worker
+
+A worker needs SECONDS to be ready, and prints "reload" when it is told to.
 """
 
 import os
 import signal
+import sys
+import time
 from typing import Any
 
 from vitrail.serve import supervisor
@@ -12,12 +16,17 @@ from vitrail.serve.config import ServeConfig
 
 
 def wait(opener: Any, config: ServeConfig, **options: Any) -> None:
-    """Tells the supervisor that it is ready, prints its process id, and waits for a signal."""
-    options["pipe"].send(("ready", "nothing"))
+    """Prints its process id, tells the supervisor that it is ready, and waits for signals."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     print(os.getpid(), flush=True)
-    signal.pause()
+    time.sleep(opener)
+    signal.signal(signal.SIGHUP, lambda *_: print("reload", flush=True))
+    options["pipe"].send(("ready", "nothing"))
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":
     supervisor._run_worker = wait
-    supervisor.serve(None, ServeConfig(port=0))  # type: ignore[arg-type]
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    supervisor.serve(seconds, ServeConfig(port=0))  # type: ignore[arg-type]

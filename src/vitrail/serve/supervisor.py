@@ -44,6 +44,11 @@ class _Worker:
     started: float = field(default_factory=time.monotonic)
     ready: bool = False
 
+    def reload(self) -> None:
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGHUP)
+
 
 def serve(opener: "Opener", config: ServeConfig, *, on_ready: OnReady | None = None) -> None:
     """Serves until SIGTERM or SIGINT; calls `on_ready(url, about)` once every worker has opened the model."""
@@ -97,6 +102,7 @@ class _Supervisor:
         self.on_ready, self.counters = on_ready, Metrics.open(metrics, config.workers)
         self.workers: list[_Worker] = []
         self.stopping = self.forced = self.announced = False
+        self.reload_asked = 0.0  # when
         self.crashes = 0  # in a row
         self.restarts: list[tuple[float, int]] = []  # when to start which worker again
 
@@ -120,10 +126,10 @@ class _Supervisor:
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
+            self.reload_asked = time.monotonic()
             for worker in self.workers:
-                if worker.ready and worker.process.pid is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.process.pid, signal.SIGHUP)
+                if worker.ready:
+                    worker.reload()
         else:
             self.forced = self.stopping and number == signal.SIGINT  # a second Ctrl-C
             self.stopping = True
@@ -169,6 +175,8 @@ class _Supervisor:
             log("error", "a worker cannot open the model", error=text)
             return
         worker.ready = True
+        if self.reload_asked > worker.started:  # it may have opened the old model
+            worker.reload()
         if not self.announced and sum(one.ready for one in self.workers) == self.config.workers:
             self.announced = True
             if self.on_ready is not None:

@@ -50,19 +50,19 @@ def run_worker(
     counters = Metrics.open(metrics, index)
     counters.add("worker_starts_total")
     app = App(slot, config, counters, supervisor=supervisor)
-    pipe.send(("ready", slot.served.engine.about))
     try:
-        asyncio.run(_serve(app, config, listener, supervisor))
+        asyncio.run(_serve(app, config, listener, pipe))
     finally:
         app.close()
 
 
-async def _serve(app: App, config: ServeConfig, listener: socket.socket, supervisor: int) -> None:
+async def _serve(app: App, config: ServeConfig, listener: socket.socket, pipe: Connection) -> None:
     server = make_server(app, config)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     loop.add_signal_handler(signal.SIGTERM, _stopper(server))
-    watch = asyncio.create_task(_watch(app, server, supervisor))
+    pipe.send(("ready", app.slot.served.engine.about))  # from now on it can be told to reload
+    watch = asyncio.create_task(_watch(app, server))
     await server._serve(sockets=[listener])  # `serve` would install its own signal handlers
     watch.cancel()
     log("info", "stopped")
@@ -139,7 +139,7 @@ def _stopper(server: "uvicorn.Server") -> Callable[[], None]:
     return stop
 
 
-async def _watch(app: App, server: "uvicorn.Server", supervisor: int) -> None:
+async def _watch(app: App, server: "uvicorn.Server") -> None:
     """Measures memory, returns free memory to the system, and stops a worker whose supervisor is gone."""
     mark, next_trim = _resident(), 0.0
     while True:
@@ -149,7 +149,7 @@ async def _watch(app: App, server: "uvicorn.Server", supervisor: int) -> None:
             mark, next_trim = max(mark, _resident()) if idle else mark, now + _TRIM_PAUSE
         app.metrics.set("resident_memory_bytes", _resident())
         app.metrics.add("dropped_log_lines_total", amount=take_dropped())
-        if os.getppid() != supervisor:
+        if os.getppid() != app.supervisor:
             log("error", "the supervisor is gone")
             server.should_exit = True
         await asyncio.sleep(_WATCH)
