@@ -116,6 +116,7 @@ def test_a_supervisor_without_a_log_replaces_a_worker(kind: str, pipe: tuple[int
         options = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True, "cwd": TESTS}
         with started(command, **options) as process:
             first = int(process.stdout.readline())
+            assert process.stdout.readline() == "serving\n"
             os.kill(first, signal.SIGKILL)
             assert int(process.stdout.readline()) != first
             assert process.poll() is None

@@ -1,6 +1,6 @@
 """A supervisor whose workers only wait, for tests of the supervisor alone: they start without torch.
 
-    PYTHONPATH=tests python -m support.idle_worker [SECONDS]  # prints the process of each worker
+    PYTHONPATH=tests python -m support.idle_worker [SECONDS]  # prints the process of each worker, and "serving"
 
 A worker needs SECONDS to be ready, and prints "reload" when it is told to.
 """
@@ -29,4 +29,5 @@ def wait(opener: Any, config: ServeConfig, **options: Any) -> None:
 if __name__ == "__main__":
     supervisor._run_worker = wait
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    supervisor.serve(seconds, ServeConfig(port=0))  # type: ignore[arg-type]
+    serving = lambda *_: print("serving", flush=True)  # noqa: E731
+    supervisor.serve(seconds, ServeConfig(port=0), on_ready=serving)  # type: ignore[arg-type]
