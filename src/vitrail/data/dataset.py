@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from vitrail.data.findings import NO_FINDINGS, Findings
 from vitrail.data.targets import Schema
 
 Targets = Mapping[str, Tensor]
@@ -143,6 +144,7 @@ class Splits(NamedTuple):
     test: Dataset | None
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()  # class or split folders without an image
+    findings: Findings = NO_FINDINGS  # what is wrong in annotation files
 
 
 class Found(NamedTuple):
@@ -153,6 +155,7 @@ class Found(NamedTuple):
     test: Dataset | None = None
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()  # class or split folders without an image
+    findings: Findings = NO_FINDINGS  # what is wrong in annotation files
 
 
 class Batch(NamedTuple):
@@ -184,7 +187,7 @@ def file_facts(path: Path) -> str:
     """Name, size and date of a file, which show whether it changed."""
     try:
         facts = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a ValueError for a null character
         return f"{path.name}:missing"
     return f"{path.name}:{facts.st_size}:{facts.st_mtime_ns}"
 

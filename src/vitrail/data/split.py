@@ -37,7 +37,7 @@ def complete(found: Found, *, val: Dataset | float | None, seed: int) -> Splits:
             f"Validation: {len(held):,} of {len(found.train):,} training images ({100 * share:g} %{evenly}){why}; they "
             "are chosen by a hash of their names, so adding files hardly changes the choice."
         )
-    return Splits(*_aligned(train, held, found.test), notes=tuple(notes), empty=found.empty)
+    return Splits(*_aligned(train, held, found.test), notes=tuple(notes), empty=found.empty, findings=found.findings)
 
 
 def carve(whole: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -116,6 +116,8 @@ def _aligned(train: Dataset, val: Dataset, test: Dataset | None) -> tuple[Datase
 
 def check(splits: Splits) -> Splits:
     """The same splits; DataError if a model cannot learn from them."""
+    if (problem := splits.findings.refusal()) is not None:
+        raise DataError(problem)
     parts = {"train": splits.train, "val": splits.val} | ({} if splits.test is None else {"test": splits.test})
     for name, part in parts.items():
         if len(part) == 0:

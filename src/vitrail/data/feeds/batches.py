@@ -25,7 +25,7 @@ class Batches(Feed):
         images, rows = data.images, torch.arange(len(data)) if data.rows is None else data.rows
         # A small part of many images is no reason to fill a device with all of them.
         alone = self.device.type != "cpu" and 2 * len(rows) < len(images)
-        needed = _bytes(images[:1]) * (len(rows) if alone else len(images))
+        needed = _bytes(images[:1]) * (len(rows) if alone else len(images)) + sum(map(_bytes, data.targets.values()))
         self.resident = needed < RESIDENT * _free_memory(self.device)
         if alone and self.resident:
             images, rows = images[rows], torch.arange(len(data))
@@ -66,8 +66,8 @@ def _pinned(source: Tensor, at: Tensor) -> Tensor:
     return torch.index_select(source, 0, at, out=rows)
 
 
-def _bytes(images: Tensor) -> int:
-    return images.numel() * images.element_size()
+def _bytes(values: Tensor) -> int:
+    return values.numel() * values.element_size()
 
 
 def _free_memory(device: torch.device) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from vitrail.data.broken import Tally
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.batches import Batches
+from vitrail.data.feeds.dense import dense_bytes
 from vitrail.data.feeds.feed import Feed, ImageSet
 from vitrail.data.feeds.pack_size import whole_of
 from vitrail.data.feeds.packing import Packed, Progress, default_folder, pack, pack_path
@@ -80,7 +81,8 @@ def make_feed(data: ImageSet, **options: Any) -> Feed:
 def _bytes_to_write(dataset: Dataset, fit: Preprocess, folder: Path) -> int:
     if (path := pack_path(dataset, fit, folder)) is None or path.exists():
         return 0
-    return len(dataset) * fit.channels * fit.image_size[0] * fit.image_size[1]
+    pixels = fit.channels * fit.image_size[0] * fit.image_size[1]
+    return len(dataset) * (pixels + dense_bytes(dataset.schema, fit.image_size))
 
 
 def _existing(folder: Path) -> Path:

@@ -5,6 +5,7 @@ would start itself over and over), hold a copy of the data set each, and stay be
 """
 
 import contextlib
+import math
 import os
 import pickle
 import signal
@@ -44,7 +45,7 @@ class Task(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A task that is done; pixels chunk C H W are overwritten by a later task, so they must be copied at once."""
+    """A task that is done; pixels chunk stride are overwritten by a later task, so they must be copied at once."""
 
     task: Task
     answers: list[Answer]
@@ -139,7 +140,7 @@ def _pickled(job: Job) -> bytes:
 @contextlib.contextmanager
 def _shared_memory(job: Job) -> Iterator[int]:
     """A file descriptor of memory without a name, which nothing can leave behind; /dev/shm is small in containers."""
-    size = job.workers * SLOTS * job.chunk * job.fit.channels * job.fit.image_size[0] * job.fit.image_size[1]
+    size = math.prod(job.shape)
     if hasattr(os, "memfd_create"):
         memory = os.memfd_create("vitrail")
         try:

@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -19,8 +20,10 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Dataset
-from vitrail.data.feeds.packing import Decoded, decode_one
+from vitrail.data.feeds.dense import SampleLayout, dense_fields, fitted
+from vitrail.data.feeds.packing import decode_one
 from vitrail.data.preprocess import Preprocess
+from vitrail.errors import BrokenImage
 
 SLOTS = 2  # tasks that a process has: one that it works on, one that waits
 
@@ -35,12 +38,17 @@ class Job:
     chunk: int  # images of a task, at most
 
     @property
+    def layout(self) -> SampleLayout:
+        """Of the bytes of one sample: its image, and targets with a value for each pixel."""
+        return SampleLayout(self.fit, self.dataset.schema)
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Of the shared memory: for each process and slot, images C H W."""
-        return (self.workers, SLOTS, self.chunk, self.fit.channels, *self.fit.image_size)
+        """Of the shared memory: for each process and slot, samples as rows of bytes."""
+        return (self.workers, SLOTS, self.chunk, self.layout.stride)
 
     def pixels(self, memory: int) -> Tensor:
-        """The shared memory of a file descriptor as uint8 workers SLOTS chunk C H W."""
+        """The shared memory of a file descriptor as uint8 workers SLOTS chunk stride."""
         mapped = mmap.mmap(memory, int(np.prod(self.shape, dtype=np.int64)))
         return torch.frombuffer(mapped, dtype=torch.uint8).view(self.shape)
 
@@ -88,13 +96,15 @@ def main() -> None:
 
 
 def serve(channel: Connection, job: Job, pixels: Tensor) -> None:
-    """Answers tasks (slot, indices) until the channel is closed; images go to pixels SLOTS chunk C H W."""
+    """Answers tasks (slot, indices) until the channel is closed; samples go to pixels SLOTS chunk stride."""
+    views = job.layout.views(pixels)
     try:
         while True:
             slot, indices = channel.recv()
             try:
                 answer: list[Answer] | Failure = [
-                    _decode(job, index, pixels[slot, at]) for at, index in enumerate(indices)
+                    _decode(job, index, {name: view[slot, at] for name, view in views.items()})
+                    for at, index in enumerate(indices)
                 ]
             except Exception as error:  # anything but a broken image, which is an answer
                 names = ", ".join(map(job.dataset.where, indices))
@@ -104,9 +114,15 @@ def serve(channel: Connection, job: Job, pixels: Tensor) -> None:
         return
 
 
-def _decode(job: Job, index: int, pixels: Tensor) -> Answer:
-    found = decode_one(job.dataset, index, job.fit)
-    if isinstance(found, Decoded):
-        pixels.copy_(found.image[0])
-        return found.size
-    return found
+def _decode(job: Job, index: int, room: Mapping[str, Tensor]) -> Answer:
+    found, dataset = decode_one(job.dataset, index, job.fit), job.dataset
+    if isinstance(found, str):
+        return found
+    room[""].copy_(found.image[0])
+    for name, target in dense_fields(dataset.schema).items():
+        try:
+            value = dataset.targets[name][index]
+            room[name].copy_(fitted(target, value, found.size, job.fit, image=dataset.where(index)))
+        except BrokenImage as error:
+            return str(error)
+    return found.size

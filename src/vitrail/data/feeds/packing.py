@@ -7,10 +7,10 @@ import re
 import shutil
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from vitrail.config import from_dict, to_dict
 from vitrail.data.broken import Skipped, Tally, named
 from vitrail.data.dataset import Carved, Dataset, Retargeted, Subset, Targets, target_digest
 from vitrail.data.feeds import pack_file
+from vitrail.data.feeds.dense import dense_bytes, pack_targets
 from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.catalogue import cache_folder
@@ -51,6 +52,7 @@ class Packed(ImageSet):
     stored: Preprocess  # how images were fitted into the stored size
     skipped: Skipped = ()
     pixels: str = ""  # a checksum of the images, where the file that they are mapped from has one
+    target_pixels: Mapping[str, str] = field(default_factory=dict)  # the same of targets with a value for each pixel
     rows: Tensor | None = None  # M int64: the row of each in `images`, where that holds more than these
 
     def __len__(self) -> int:
@@ -67,7 +69,9 @@ class Packed(ImageSet):
     def checksum(self) -> str:
         """Tells these images and targets from others, in any folder; of very many in memory only some are read."""
         state = hashlib.sha256(f"{tuple(self.images.shape)} {self.pixels}".encode())
-        state.update(target_digest(self.schema, self.targets).encode())
+        plain = {name: target for name, target in self.schema.items() if name not in self.target_pixels}
+        state.update(target_digest(plain, self.targets).encode())
+        state.update("".join(self.target_pixels.values()).encode())
         for tensor in (self.ids, *(() if self.rows is None else (self.rows,))):
             state.update(tensor.contiguous().numpy().data.cast("B"))
         step = max(1, -(-self.images.numel() // _CHECKED))
@@ -103,12 +107,35 @@ def pack(
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} has no images")
     options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
-    fit = geometry(fit)
+    found = _images(dataset, geometry(fit), tally=tally, whole=whole, **options)
+    folder, workers = folder or default_folder(), workers or min(32, _cores())
+    try:
+        dense = pack_targets(dataset, found.ids, found.sizes, found.stored, folder=folder, workers=workers)
+    except OSError as error:
+        needed = len(found) * dense_bytes(dataset.schema, found.stored.image_size)
+        raise _not_written(folder / "targets", error, needed) from error
+    targets = _moved(dataset, found) | {name: one.values for name, one in dense.items()}
+    checksums = {name: one.checksum for name, one in dense.items()}
+    return replace(found, targets=targets, schema=dataset.schema, target_pixels=checksums)
+
+
+def _images(
+    dataset: Dataset,
+    fit: Preprocess,
+    *,
+    tally: Tally | None,
+    whole: bool,
+    folder: Path | None,
+    workers: int | None,
+    progress: Progress | None,
+    verify: bool,
+) -> Packed:
+    """The packed images of a data set, without their targets."""
+    options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
     if isinstance(dataset, Retargeted):
-        found = pack(dataset.whole, fit, tally=tally, whole=whole, **options)
-        return replace(found, targets=_moved(dataset, found.ids, found.sizes, fit), schema=dataset.schema)
+        return _images(dataset.whole, fit, tally=tally, whole=whole, **options)
     if whole and dataset.array is None and isinstance(dataset, Carved):
-        return _selected(dataset, pack(dataset.whole, fit, tally=tally, **options))
+        return _selected(dataset, _images(dataset.whole, fit, tally=tally, whole=False, **options))
     tally = tally or Tally(len(dataset))
     path, array = pack_path(dataset, fit, folder), dataset.array
     if path is None:
@@ -196,7 +223,7 @@ def _packed(
         raise DataError(f"no image of {dataset.name} can be read: {named(skipped)}. Repair them, or add others")
     return Packed(
         images=images,
-        targets=_moved(dataset, ids, sizes, fit),
+        targets={},
         ids=ids,
         sizes=sizes,
         schema=dataset.schema,
@@ -207,11 +234,13 @@ def _packed(
     )
 
 
-def _moved(dataset: Dataset, ids: Tensor, sizes: Tensor, fit: Preprocess) -> Targets:
-    """The targets of some samples, moved as their pixels were when they were fitted."""
-    maps = fit.maps(sizes)
+def _moved(dataset: Dataset, found: Packed) -> dict[str, Tensor]:
+    """The targets of packed images, moved as their pixels were when they were fitted; without dense ones."""
+    maps, size = found.stored.maps(found.sizes), found.stored.image_size
     return {
-        name: target.move(dataset.targets[name][ids], maps, fit.image_size) for name, target in dataset.schema.items()
+        name: target.move(dataset.targets[name][found.ids], maps, size)
+        for name, target in dataset.schema.items()
+        if target.dense is None
     }
 
 

@@ -8,7 +8,7 @@ read, so that batches keep their size and follow from (seed, epoch) alone; in ev
 import os
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from vitrail.config import to_dict
 from vitrail.data.broken import Skipped, Tally
-from vitrail.data.dataset import Batch, Dataset, digest
+from vitrail.data.dataset import Batch, Dataset, Targets, digest
 from vitrail.data.feeds.decode_pool import DecodePool, Done, Task
+from vitrail.data.feeds.dense import SampleLayout
 from vitrail.data.feeds.feed import Feed, ImageSet, aspect_of, geometry
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import DataError, Notice
@@ -39,6 +40,7 @@ class Streamed(ImageSet):
         self.dataset, self.stored = dataset, geometry(fit)
         self.name, self.schema, self.targets = dataset.name, dataset.schema, dataset.targets
         self.ids, self.workers = torch.arange(len(dataset)), workers or default_workers()
+        self.layout = SampleLayout(self.stored, self.schema)
         self._tally = tally or Tally(len(dataset))
         self._broken: dict[int, str] = {}
         self._aspects: Tensor | None = None
@@ -70,14 +72,17 @@ class Streamed(ImageSet):
         if len(self._broken) == 1:
             warnings.warn(f"{reason}. Broken images are skipped; the report lists them all", Notice, stacklevel=2)
 
-    def batch(self, images: Tensor, ids: Tensor, sizes: Tensor) -> Batch:
-        """A batch of decoded images B C H W of these numbers B and original sizes B 2, with their targets."""
+    def batch(self, images: Tensor, ids: Tensor, sizes: Tensor, dense: Targets) -> Batch:
+        """A batch of decoded images B C H W of these numbers B and original sizes B 2, with their targets.
+
+        `dense` are those with a value for each pixel, which were decoded with the images.
+        """
         if self._aspects is not None:
             values = aspect_of(sizes, self.stored.image_size)
             self._aspects[ids.to(self._aspects.device)] = values.to(self._aspects.device)
         maps = self.stored.maps(sizes).view(-1, 2, 3)
         targets = {
-            name: target.move(self.targets[name][ids], maps, self.stored.image_size)
+            name: dense[name] if name in dense else target.move(self.targets[name][ids], maps, self.stored.image_size)
             for name, target in self.schema.items()
         }
         return Batch(images, targets, ids)
@@ -87,7 +92,7 @@ class Streamed(ImageSet):
 class _Open:
     """A batch that is being decoded: rows are filled in any order."""
 
-    images: Tensor  # B C H W uint8
+    parts: Mapping[str, Tensor]  # "": images B C H W uint8; targets with a value for each pixel by name, B H W
     positions: list[int]  # in the epoch's order; beyond the first one where that was broken
     ids: list[int]  # -1: left out, or not yet known
     sizes: list[tuple[int, int]]
@@ -149,10 +154,9 @@ class StreamedBatches(Feed):
                     yield None
 
     def _open(self, span: range) -> _Open:
-        stored, count = self.data.stored, len(span)
-        shape = (count, stored.channels, *stored.image_size)
-        images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        return _Open(images, list(span), [-1] * count, [(1, 1)] * count)
+        count = len(span)
+        parts = self.data.layout.empty(count, pinned=self.device.type == "cuda")
+        return _Open(parts, list(span), [-1] * count, [(1, 1)] * count)
 
     @staticmethod
     def _tasks(batch: _Open, order: Sequence[int], chunk: int) -> Iterator[Task]:
@@ -163,10 +167,12 @@ class StreamedBatches(Feed):
     def _fill(self, order: Sequence[int], done: Done) -> list[Task]:
         """Puts decoded images into their batch; new tasks for those that are to replace broken ones."""
         batch, more = done.task.batch, []
+        decoded = self.data.layout.views(done.pixels)
         assert isinstance(batch, _Open)  # noqa: S101  (all tasks are made here)
         for at, (row, index, answer) in enumerate(zip(done.task.rows, done.task.indices, done.answers, strict=True)):
             if not isinstance(answer, str):
-                batch.images[row].copy_(done.pixels[at])
+                for name, values in decoded.items():
+                    batch.parts[name][row].copy_(values[at])
                 batch.ids[row], batch.sizes[row] = index, answer
             else:
                 self.data.mark_broken(index, answer)
@@ -186,10 +192,10 @@ class StreamedBatches(Feed):
     def _close(self, batch: _Open) -> Batch:
         ids = torch.tensor(batch.ids, dtype=torch.int64)
         sizes = torch.tensor(batch.sizes, dtype=torch.int32).view(-1, 2)
-        images = batch.images
+        parts = dict(batch.parts)
         if not bool((kept := ids >= 0).all()):
-            images, ids, sizes = images[kept], ids[kept], sizes[kept]
-        return self.data.batch(images, ids, sizes)
+            parts, ids, sizes = {name: values[kept] for name, values in parts.items()}, ids[kept], sizes[kept]
+        return self.data.batch(parts.pop(""), ids, sizes, parts)
 
 
 def default_workers() -> int:

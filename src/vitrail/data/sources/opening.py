@@ -8,6 +8,7 @@ from vitrail.data.sources.catalogue import KNOWN, Progress, read_known
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
 from vitrail.data.sources.embedded import NAMES, read_embedded
 from vitrail.data.sources.folder import read_folder
+from vitrail.data.sources.positions import read_positions, read_positions_file
 from vitrail.data.sources.shards import find_shards, read_shards
 from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.data.sources.table import Wanted, read_table
@@ -16,7 +17,7 @@ from vitrail.data.targets import Schema
 from vitrail.errors import DataError
 from vitrail.suggest import suggest_path
 
-_FILES = (*TABLES, ".npy", ".npz", ".tar")  # suffixes of data files, besides CIFAR's pickles
+_FILES = (*TABLES, ".npy", ".npz", ".tar", ".json", ".yaml")  # suffixes of data files, besides CIFAR's pickles
 ANY = Wanted()
 
 
@@ -27,9 +28,9 @@ def open_data(
     """Train, val and test of a source, ready for training; DataError if no model could learn from it.
 
     A source is "demo", a known name such as "cifar10" ("cifar10:folder" if its files are in that folder), a folder of
-    class folders or of unlabelled images, a CSV or JSONL table, .npy, .npz or idx arrays, CIFAR's pickles, or
-    WebDataset shards. `val` is another source, or the share of train to validate on. `wanted` names the table columns
-    that hold the target, and the kinds of target that a task can use.
+    class folders or of unlabelled images, of boxes (COCO, Pascal VOC, YOLO), masks or depth maps, a CSV or JSONL table,
+    .npy, .npz or idx arrays, CIFAR's pickles, or WebDataset shards. `val` is another source, or the share of train to
+    validate on. `wanted` names the table columns that hold the target, and the kinds of target that a task can use.
     """
     return check(survey(source, val=val, seed=seed, wanted=wanted, progress=progress))
 
@@ -74,7 +75,7 @@ def find(source: str | Path, *, wanted: Wanted = ANY, progress: Progress | None 
     if any(sign in text for sign in "{*") and text.endswith(".tar"):
         return read_shards(text)
     path = _existing(Path(source).expanduser())
-    return _find_in_folder(path) if path.is_dir() else _find_in_file(path, wanted)
+    return _find_in_folder(path, wanted) if path.is_dir() else _find_in_file(path, wanted)
 
 
 def _existing(path: Path) -> Path:
@@ -103,18 +104,22 @@ def _find_in_file(path: Path, wanted: Wanted) -> Found:
         return read_cifar(path)
     if suffix == ".tar":
         return read_shards(path)
+    if (positions := read_positions_file(path)) is not None:
+        return positions
     raise DataError(
         f"{path} is not a supported dataset; give a folder of images, or a file that ends in {', '.join(_FILES)}"
     )
 
 
-def _find_in_folder(path: Path) -> Found:
+def _find_in_folder(path: Path, wanted: Wanted) -> Found:
     if looks_like_cifar(path):
         return read_cifar(path)
     if looks_like_arrays(path):
         return read_arrays(path)
     if find_shards(path):
         return read_shards(path)
+    if (found := read_positions(path, wanted.kinds)) is not None:
+        return found
     return _beside_tables(path, [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES])
 
 

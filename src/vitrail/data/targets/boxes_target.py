@@ -150,6 +150,12 @@ class BoxesTarget(Target, kind="boxes"):
         """Class names that may mean the same."""
         yield from notes_on_similar(self.classes)
 
+    def unknown(self, like: Tensor) -> Tensor:
+        """No box, and a mark that the image was not annotated."""
+        value = torch.zeros_like(like[0])
+        value[:, CLASS] = UNKNOWN
+        return value
+
     def move(self, values: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """The hulls of the moved boxes, cut off at the edges; a box that is hardly visible is left out."""
         moved = map_boxes(values[..., BOX], invert(maps))

@@ -32,7 +32,7 @@ class DepthTarget(Target, kind="depth"):
 
     field: ClassVar[str] = "depth"
     column_names: ClassVar[tuple[str, ...]] = ("depth", "depth_map")
-    dense: ClassVar[bool] = True
+    dense: ClassVar[torch.dtype | None] = torch.float32
 
     @classmethod
     def recognise(cls, columns: Sequence[Column]) -> list[Column]:
@@ -58,6 +58,10 @@ class DepthTarget(Target, kind="depth"):
         if (path := path_of(value, _SCALE.size)) is None:
             return torch.zeros(1, 1)
         return torch.from_numpy(read_depth(path, *_SCALE.unpack(head_of(value, _SCALE.size))))
+
+    def unknown(self, like: Tensor) -> Tensor:
+        """A reference to no file."""
+        return torch.zeros_like(like[0])
 
     def move(self, values: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """The distance of the nearest pixel, as two distances have no meaningful mean; unknown outside."""

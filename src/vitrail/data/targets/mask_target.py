@@ -41,7 +41,7 @@ class MaskTarget(Target, kind="mask"):
 
     field: ClassVar[str] = "mask"
     column_names: ClassVar[tuple[str, ...]] = ("mask", "masks", "segmentation")
-    dense: ClassVar[bool] = True
+    dense: ClassVar[torch.dtype | None] = torch.uint8
     classes: tuple[str, ...]
 
     @classmethod
@@ -72,6 +72,10 @@ class MaskTarget(Target, kind="mask"):
         if (path := path_of(value, _LEVELS)) is None:
             return torch.full((1, 1), IGNORE, dtype=torch.uint8)
         return torch.from_numpy(np.frombuffer(head_of(value, _LEVELS), np.uint8)[read_mask(path)])
+
+    def unknown(self, like: Tensor) -> Tensor:
+        """A reference to no file."""
+        return torch.zeros_like(like[0])
 
     def align(self, values: Tensor, to: Target, *, name: str) -> Tensor:
         """Class numbers of another target, matched by name."""
@@ -210,7 +214,7 @@ def mask_classes(found: set[int], names: Sequence[str] | None = None) -> tuple[t
         return ("background", "foreground"), bytes(table)
     if names is None:
         names = [f"class {value}" for value in range(max(found - {IGNORE}, default=0) + 1)]
-    classes = []
+    classes: list[str] = []
     for value, name in enumerate(names[:IGNORE]):
         if name.lower() not in VOID:
             table[value] = len(classes)

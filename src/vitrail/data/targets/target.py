@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from vitrail.config import Choice, from_dict, to_dict
@@ -55,7 +56,7 @@ class Target(Choice):
     field: ClassVar[str]  # the name of such a field in batches
     column_names: ClassVar[tuple[str, ...]] = ()  # lower-case names of table columns that hold this kind
     stratum: ClassVar[str] = ""  # what `strata` numbers, for messages: "class"
-    dense: ClassVar[bool] = False  # one value for each pixel: datasets hold references to files, which `load` reads
+    dense: ClassVar[torch.dtype | None] = None  # of one value for each pixel; datasets hold references to their files
 
     @property
     def number_names(self) -> tuple[str, ...]:
@@ -117,6 +118,10 @@ class Target(Choice):
     def load(self, value: Tensor) -> Tensor:
         """The value of one sample as batches hold it: dense kinds read H W from a file, others have it already."""
         return value
+
+    def unknown(self, like: Tensor) -> Tensor:
+        """The value of an image without one, in the shape of values like N ...; DataError if every image needs one."""
+        raise DataError(f"every image needs a value for {self.describe()}; some have none")
 
     def keeps(self, change: Change) -> bool:
         """Whether a value stays correct when the image is flipped or cropped."""

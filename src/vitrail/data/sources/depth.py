@@ -1,0 +1,60 @@
+"""Images with a depth map each: 16-bit PNG of millimetres, or floats of metres."""
+
+from pathlib import Path
+
+from vitrail.data.dataset import Found
+from vitrail.data.sources.annotations import Collector
+from vitrail.data.sources.folder import Files, Scan
+from vitrail.data.sources.paired import Names, find_pairs
+from vitrail.data.targets.depth_target import SUFFIXES, UNITS, DepthTarget, depth_references
+from vitrail.errors import DataError
+from vitrail.files import read_text
+
+DEPTH = Names(
+    what="depth map",
+    folders=("depth", "depths", "depth_maps", "depthmap", "depthmaps"),
+    endings=("_depth", "-depth"),
+    suffixes=SUFFIXES,
+)
+SCALE_FILE = "depth_scale.txt"
+_LIMIT = 1 << 10  # bytes
+
+
+def find_depth(root: Path, scanned: Scan) -> bool:
+    """Whether a folder has a depth map for most images."""
+    return find_pairs(root, scanned, DEPTH) is not None
+
+
+def read_depth_maps(root: Path, scanned: Scan) -> Found:
+    """The splits of a folder of images and depth maps."""
+    collector = Collector()
+    pairs = find_pairs(root, scanned, DEPTH, collector)
+    if pairs is None:
+        raise DataError(f"{root} has no depth maps; expected folders such as images/ and depth/ with the same names")
+    units, remark = _units(root)
+    datasets = {}
+    for split, part in pairs.splits.items():
+        collector.total += len(part)
+        values = depth_references([root / pair.other for pair in part], units)
+        datasets[split] = Files(root, [pair.image for pair in part], {"depth": values}, {"depth": DepthTarget()})
+    counts = ", ".join(f"{split} {len(part):,}" for split, part in datasets.items())
+    findings = collector.findings
+    notes = (f"{root} has {pairs.reason}; depth: {counts} images.", remark, *findings.notes())
+    return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
+
+
+def _units(root: Path) -> tuple[float, str]:
+    """The units per metre of whole numbers, and a note on them."""
+    file = root / SCALE_FILE
+    if not file.is_file():
+        note = (
+            f"Whole numbers are {UNITS:g} to a metre (a file {SCALE_FILE} can hold another number), floats are metres."
+        )
+        return UNITS, note
+    try:
+        units = float(read_text(file, _LIMIT))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} must hold one number, the units per metre: {error}") from error
+    if not 0 < units < float("inf"):
+        raise DataError(f"{file} holds {units}; the units per metre must be above 0")
+    return units, f"Whole numbers are {units:g} to a metre ({SCALE_FILE}), floats are metres."

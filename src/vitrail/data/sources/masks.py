@@ -1,0 +1,121 @@
+"""Images with a mask each: PNG files of class numbers, with or without a palette."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vitrail.data.dataset import Found
+from vitrail.data.sources.annotations import Collector
+from vitrail.data.sources.folder import Files, Scan
+from vitrail.data.sources.paired import Names, Pair, Pairs, find_pairs, image_size
+from vitrail.data.targets.mask_target import (
+    IGNORE,
+    VOID,
+    MaskFacts,
+    MaskTarget,
+    in_threads,
+    look_at_masks,
+    mask_classes,
+)
+from vitrail.data.targets.pixel_files import references
+from vitrail.errors import DataError, listed
+from vitrail.files import read_text
+
+MASKS = Names(
+    what="mask",
+    folders=("masks", "mask", "labels", "annotations", "segmentation", "segmentations", "gt", "segmentationclass"),
+    endings=("_mask", "-mask", "_masks", "_seg", "_gt", "_label", "_L"),
+    suffixes=(".png", ".bmp", ".tif", ".tiff", ".gif"),
+    folder_ending="annot",
+    lists="ImageSets/Segmentation",
+)
+_NAMES = ("classes.txt", "labels.txt", "class_names.txt")
+_CAMVID = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
+)  # fmt: skip
+_LIMIT = 1 << 20  # bytes of a list of names
+
+
+def find_masks(root: Path, scanned: Scan) -> bool:
+    """Whether a folder has a mask for most images."""
+    return find_pairs(root, scanned, MASKS) is not None
+
+
+def read_masks(root: Path, scanned: Scan) -> Found:
+    """The splits of a folder of images and masks; every mask is read once to learn its values."""
+    collector = Collector()
+    pairs = find_pairs(root, scanned, MASKS, collector)
+    if pairs is None:
+        raise DataError(f"{root} has no masks; expected folders such as images/ and masks/ with the same names")
+    every = [pair for part in pairs.splits.values() for pair in part]
+    facts = dict(zip(every, look_at_masks([root / pair.other for pair in every]), strict=True))
+    sizes = dict(zip(every, in_threads(image_size, [root / pair.image for pair in every]), strict=True))
+    names, remark = _class_names(root, facts, pairs)
+    classes, table = mask_classes({value for one in facts.values() for value in one.values}, names)
+    parts = {
+        split: [pair for pair in part if _usable(root, pair, facts[pair], sizes[pair], names, collector)]
+        for split, part in pairs.splits.items()
+    }
+    if not all(parts.values()):
+        raise DataError(f"no mask of {root} can be used in a split; {listed(map(str, collector.items), 3)}")
+    target = MaskTarget(classes=classes)
+    datasets = {
+        split: Files(
+            root,
+            [pair.image for pair in part],
+            {"mask": references([root / pair.other for pair in part], [table] * len(part))},
+            {"mask": target},
+        )
+        for split, part in parts.items()
+    }
+    findings = collector.findings
+    counts = ", ".join(f"{split} {len(part):,}" for split, part in parts.items())
+    summary = f"{root} has {pairs.reason}; segmentation: {len(classes)} classes, {counts} images."
+    notes = (summary, remark, *findings.notes())
+    return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
+
+
+def _class_names(root: Path, facts: Mapping[Pair, MaskFacts], pairs: Pairs) -> tuple[Sequence[str] | None, str]:
+    """The names of the values 0, 1, ... if they are known, and where they come from."""
+    values = {value for one in facts.values() for value in one.values}
+    for name in _NAMES:
+        if (root / name).is_file():
+            try:
+                lines = [line.strip() for line in read_text(root / name, _LIMIT).splitlines() if line.strip()]
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{root / name} cannot be read as a list of class names: {error}") from error
+            if len(set(lines)) < len(lines) or not lines:
+                raise DataError(f"{root / name} must have one different class name in each line")
+            ignored = [line for line in lines if line.lower() in VOID]
+            skipped = f"; {listed(ignored)} is ignored" if ignored else ""
+            return lines, f"Class names are from {name}{skipped}."
+    if max(values, default=0) == len(_CAMVID) - 1 and any("annot" in Path(pair.other).parts[0] for pair in facts):
+        return _CAMVID, "These are the folders and the 12 values of CamVid: its class names are used, 11 is ignored."
+    if values == {0, IGNORE}:
+        return None, "Masks have the values 0 and 255 only: background and foreground."
+    return None, f"Classes are numbered by value, {IGNORE} is ignored; a file {_NAMES[0]} can name them, one a line."
+
+
+def _usable(  # noqa: PLR0917  (all of one mask)
+    root: Path,
+    pair: Pair,
+    facts: MaskFacts,
+    size: tuple[int, int] | None,
+    names: Sequence[str] | None,
+    collector: Collector,
+) -> bool:
+    """Whether a mask can be used; notes what is wrong with it."""
+    collector.total += 1
+    path = root / pair.other
+    if facts.error:
+        reason = facts.error.removeprefix(str(path)).strip()
+        collector.add(path, "", "Masks that cannot be read, left out", reason)
+        return False
+    if size is not None and size != facts.size:
+        problem = f"it has {facts.size[1]} x {facts.size[0]} pixels, its image {size[1]} x {size[0]}"
+        collector.add(path, "", "Masks of another size than the image, left out", problem)
+        return False
+    unknown = [value for value in facts.values if names is not None and len(names) <= value < IGNORE]
+    if unknown:
+        problem = f"it has the values {listed(map(str, unknown), 5)}; {len(names or ())} classes have names"
+        collector.add(path, "", "Masks with unknown values, which are ignored", problem)
+    return True

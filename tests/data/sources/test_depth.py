@@ -1,0 +1,61 @@
+"""Depth maps beside images."""
+
+import numpy as np
+import pytest
+from support.annotated import SIZE, depth, masks
+
+from vitrail.data.sources.opening import find
+from vitrail.data.sources.table import Wanted
+from vitrail.errors import DataError
+
+
+def first(found):
+    return found.train.schema["depth"].load(found.train.targets["depth"][0])
+
+
+def test_millimetres_by_default_or_as_a_file_says(tmp_path):
+    found = find(depth(tmp_path))
+    assert "depth: train 4 images" in found.notes[0]
+    assert float(first(found).max()) == 1.5
+    (tmp_path / "depth_scale.txt").write_text("256\n")
+    assert float(first(find(tmp_path)).max()) == 1500 / 256
+
+
+@pytest.mark.parametrize("text", ["mm", "0", "-1", "inf", ""])
+def test_a_scale_that_is_not_a_number_is_refused(tmp_path, text):
+    depth(tmp_path)
+    (tmp_path / "depth_scale.txt").write_text(text)
+    with pytest.raises(DataError, match="depth_scale"):
+        find(tmp_path)
+
+
+def test_floats_are_metres(tmp_path):
+    depth(tmp_path)
+    for number in range(4):
+        (tmp_path / "depth" / f"{number}.png").unlink()
+        np.save(tmp_path / "depth" / f"{number}.npy", np.full(SIZE[::-1], 3.25, np.float32))
+    assert float(first(find(tmp_path)).max()) == 3.25
+
+
+def test_masks_come_first_unless_depth_is_wanted(tmp_path):
+    depth(masks(tmp_path))
+    found = find(tmp_path)
+    assert set(found.train.schema) == {"mask"}
+    assert any("--task depth" in note for note in found.notes)
+    assert set(find(tmp_path, wanted=Wanted(kinds=("depth",))).train.schema) == {"depth"}
+
+
+def test_all_kinds_that_a_task_names_are_read_together(tmp_path):
+    depth(masks(tmp_path, count=5), count=4)
+    found = find(tmp_path, wanted=Wanted(kinds=("boxes", "mask", "depth")))
+    assert set(found.train.schema) == {"mask", "depth"}
+    assert len(found.train) == 5
+    target = found.train.schema["depth"]
+    assert [target.text(value) for value in found.train.targets["depth"]][-1] == "not annotated"
+
+
+def test_a_depth_map_without_an_image_is_named(tmp_path):
+    depth(tmp_path)
+    (tmp_path / "images" / "2.png").unlink()
+    (finding,) = find(tmp_path).findings.serious
+    assert finding.file.endswith("depth/2.png")
