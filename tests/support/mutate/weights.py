@@ -101,7 +101,7 @@ def zipped(members: list[tuple[str, bytes]], *, compressed: bool = False) -> byt
         for name, content in members:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the same name twice
-                new.writestr(name, content)
+                new.writestr(zipfile.ZipInfo(name), content, new.compression)
     return file.getvalue()
 
 
