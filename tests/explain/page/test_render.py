@@ -287,7 +287,7 @@ def test_light_and_dark(browser: Session, page: Path, tmp_path: Path) -> None:
 def test_screenshots_of_a_real_model(browser: Session, tmp_path: Path, scheme: str) -> None:
     page = Path(os.environ["VITRAIL_EXPLAINED"]).resolve()
     assert page.is_file(), f"{page} is missing; make it with vitrail explain"
-    opened(browser, page, width=1160, height=1125 if scheme == "light" else 1180, scheme=scheme)
+    opened(browser, page, width=1160, height=1095 if scheme == "light" else 1150, scheme=scheme)
     if scheme == "dark":
         point(browser, "#compare", 0.5, 0.5, click=True)
     buttons = "document.querySelectorAll('button[aria-label^=\"layer 6,\"]')"
