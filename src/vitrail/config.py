@@ -110,7 +110,10 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
-    """A config of a class from plain data; required fields must be present, unknown fields are an error."""
+    """A config of a class from plain data; required fields must be present, unknown fields are an error.
+
+    A mapping changes the default of a field that is a config.
+    """
     hints = _hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in data:
@@ -123,7 +126,8 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
     ]
     if missing := [_at(where, name) for name in required if name not in data]:
         raise ConfigError(f"{cls.__name__} needs {', '.join(missing)}")
-    return cls(**{name: _parse(hints[name], value, None, _at(where, name)) for name, value in data.items()})
+    usual = {name: field.default for name, field in fields.items() if isinstance(field.default, Config)}
+    return cls(**{name: _parse(hints[name], value, usual.get(name), _at(where, name)) for name, value in data.items()})
 
 
 def _hints(cls: Any) -> dict[str, Any]:

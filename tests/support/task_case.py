@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,12 @@ TINY = {
     "optimiser": {"lr": 3e-3}, "val": 0.25,
 }  # fmt: skip
 PLAN = {name: value for name, value in TINY.items() if name not in ("device", "val", "model")}
+# Options of tasks whose defaults are too large for a test.
+_HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "encoder_depth": 1, "decoder_depth": 2}
+OPTIONS = {
+    "detect": {"head": _HEAD | {"queries": 10, "levels": 2, "denoising": 8}, "most": 10},
+    "segment": {"head": {"kind": "segformer", "dim": 16}},
+}
 CASES = [(kind, target) for kind, config in TaskConfig.kinds.items() for target in config.target_kinds or (UNLABELLED,)]
 
 
@@ -52,8 +59,8 @@ class Case:
 
     @cached_property
     def images(self) -> torch.Tensor:
-        draw = torch.Generator().manual_seed(0)
-        return torch.randint(0, 256, (6, 3, 32, 32), generator=draw, dtype=torch.uint8)
+        draw, like = torch.Generator().manual_seed(0), self.opened.preprocess
+        return torch.randint(0, 256, (6, like.channels, *like.image_size), generator=draw, dtype=torch.uint8)
 
     @cached_property
     def files(self) -> list[Path]:
@@ -74,6 +81,20 @@ class Case:
             pytest.skip(f"task {self.kind!r} gives no answers")
 
 
+def task_of(kind: str) -> dict[str, Any]:
+    """A task, small enough for a test."""
+    return {"kind": kind, **OPTIONS.get(kind, {})}
+
+
+def settings(kind: str) -> list[str]:
+    """The same options, as words of a command line."""
+    found = []
+    for name, value in OPTIONS.get(kind, {}).items():
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        found += [f"task.{name}{'.' if part else ''}{part}={inner}" for part, inner in parts if part != "kind"]
+    return found
+
+
 def make_case(kind: str, target: str, folder: Path) -> Case:
     """Data on disk and a run of two epochs."""
     with pytest.MonkeyPatch.context() as patch:
@@ -82,5 +103,5 @@ def make_case(kind: str, target: str, folder: Path) -> Case:
         teacher = None
         if (base := base_of(kind)) is not None:
             teacher = train(data, task=base, folder=folder / "teacher", epochs=1, silent=True, **TINY).folder
-        run = train(data, task=kind, teacher=teacher, folder=folder / "run", epochs=2, silent=True, **TINY)
+        run = train(data, task=task_of(kind), teacher=teacher, folder=folder / "run", epochs=2, silent=True, **TINY)
     return Case(kind, target, data, run, teacher)

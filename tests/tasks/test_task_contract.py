@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from support.json_schema import errors as schema_errors
-from support.task_case import CASES, PLAN, TINY, Case, make_case
+from support.task_case import CASES, PLAN, TINY, Case, make_case, task_of
 from support.task_data import MAKERS
 
 from vitrail.data.feeds.batches import Batches
@@ -66,7 +66,7 @@ def test_it_learns_and_is_validated(case: Case) -> None:
 
 
 def test_a_stopped_run_resumes_exactly(case: Case) -> None:
-    report = verify_resume(case.data, steps=4, at=2, task=case.kind, teacher=case.teacher, **TINY)
+    report = verify_resume(case.data, steps=4, at=2, task=task_of(case.kind), teacher=case.teacher, **TINY)
     assert report["Resume"].values["equal"] is True, str(report)
 
 
@@ -191,7 +191,7 @@ def test_answers_that_are_not_finite_are_refused(case: Case) -> None:
         case.task.decode({name: torch.full_like(values, torch.nan) for name, values in case.outputs.items()})
 
 
-def test_agreement_tells_equal_outputs_from_others(case: Case) -> None:
+def test_agreement_distinguishes_equal_outputs_from_others(case: Case) -> None:
     arrays = {name: values.numpy() for name, values in case.outputs.items()}
     if not case.answers:
         with pytest.raises(Unsupported):
@@ -224,7 +224,7 @@ def test_outputs_of_the_head_can_be_explained(case: Case) -> None:
         with pytest.raises(Unsupported, match="explain"):
             task.explain_target(case.outputs, None)
         return
-    assert case.opened.backbone.config.num_classes == len(task.output_names)
+    assert task.explained().config.num_classes == len(task.output_names)
     chosen = task.explain_target(case.outputs, None)
     assert (chosen.shape, chosen.dtype) == ((len(case.images),), torch.int64)
     assert bool(((chosen >= 0) & (chosen < len(task.output_names))).all())
@@ -233,7 +233,7 @@ def test_outputs_of_the_head_can_be_explained(case: Case) -> None:
     with pytest.raises(ConfigError, match=task.output_names[0]):
         task.explain_target(case.outputs, f"{task.output_names[0]}x")
     with torch.no_grad():
-        head = case.opened.backbone(case.opened.preprocess(case.images))
+        head = task.explained()(case.opened.preprocess(case.images))
     scores = task.scores(head)
     assert scores.shape == head.shape
     assert bool(((scores >= 0) & (scores <= 1)).all())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.json_schema import errors as schema_errors
 from support.small_service import app, ask, post
-from support.task_case import CASES, Case, base_of, make_case
+from support.task_case import CASES, Case, base_of, make_case, settings
 
 from vitrail.cli import main
 from vitrail.deploy.artefact.opening import open_engine
@@ -67,6 +67,7 @@ def test_train_by_its_name(case: Case, tmp_path: Path, capsys: pytest.CaptureFix
     ]
     words += ["--set", "options.dim=32", "--set", "options.depth=1", "--set", "options.num_heads=2"]
     words += ["--teacher", str(case.teacher)] if case.teacher else []
+    words += [word for option in settings(case.kind) for word in ("--set", option)]
     assert main([*words, "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
     assert f"task: {case.kind}" in capsys.readouterr().err
     assert (tmp_path / "run" / "report.html").is_file()

@@ -7,6 +7,7 @@ from torch import nn
 
 from vitrail.errors import InputError
 from vitrail.models.backbone import Backbone
+from vitrail.tasks.task import Task
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -18,8 +19,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def backbone_of(model: nn.Module) -> Backbone:
-    """The backbone of a model or task."""
+    """The backbone of a model or task; its call gives the outputs that are explained."""
     for part in unwrapped(model).modules():
+        if isinstance(part, Task):
+            return part.explained()
         if isinstance(part, Backbone):
             return part
     raise InputError(f"{type(model).__name__} contains no vitrail backbone; pass a model, or a task around one")

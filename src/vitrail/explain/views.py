@@ -51,7 +51,7 @@ class PictureExplainer:
 
     def view(self, picture: Picture, copied: Backbone | None, counter: Counter) -> View:
         """Explains one picture; `copied` is the model with shuffled weights."""
-        task, backbone = self.task, self.task.backbone
+        task, backbone = self.task, self.task.explained()
         images = self.preprocess.normalise(picture.pixels[None].to(next(task.parameters()).device))  # 1 C H W
         counter.begin("answer")
         with torch.no_grad():
@@ -110,7 +110,7 @@ def picture_views(
     `attention`, none is read. `scores` and `steps` are those of `Scoring.of`. `progress(text, done, total)` is
     called as the work goes on.
     """
-    backbone = task.backbone
+    backbone = task.explained()
     with eval_mode(task):
         if attention and layers is not None:
             with capture(backbone, layers=layers):

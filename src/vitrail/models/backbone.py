@@ -1,8 +1,9 @@
 """The interface of all backbones: `features(images)` returns `Features`, a call returns logits."""
 
+import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -52,6 +53,12 @@ class BackboneConfig(Config):
         """The grid of the patches, which is that of the last level, for an image size."""
         return self.grids(image_size)[-1]
 
+    @property
+    def level_dims(self) -> tuple[int, ...]:
+        """The channels of each level of `Features.pyramid`, fine to coarse."""
+        staged: tuple[int, ...] = getattr(self, "dims", ())
+        return staged or (self.dim,)  # type: ignore[attr-defined]  # plain ones have one width
+
 
 class Backbone(nn.Module):
     """Images B C H W -> logits B K; with `num_classes=0`, the pooled vector instead.
@@ -91,6 +98,16 @@ class Backbone(nn.Module):
     def classify(self, features: Features) -> Tensor:
         """Features -> logits B K, or the pooled vector if there is no head."""
         return self.head(self.pooled(features))
+
+    def with_outputs(self, outputs: Callable[[Features], Tensor], count: int) -> Self:
+        """The same modules in a model whose call gives other outputs of its features, B K with K = `count`.
+
+        A head beside the model makes them; explanations follow them as they would follow logits.
+        """
+        view = copy.copy(self)
+        view.config = replace(self.config, num_classes=count)
+        view.classify = outputs  # type: ignore[assignment, method-assign]
+        return view
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a new one for another number of classes; 0 removes it."""

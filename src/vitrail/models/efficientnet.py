@@ -43,6 +43,12 @@ class EfficientNetConfig(MobileConfig):
         """The number of levels."""
         return 5
 
+    @property
+    def level_dims(self) -> tuple[int, ...]:
+        """The width of the last group of each level."""
+        last = [index for index, (_, stride, _) in enumerate(GROUPS) if stride == 2 and index] + [len(GROUPS)]
+        return tuple(self.dims[index - 1] for index in last)
+
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
         """The grid of each level for an image size, fine to coarse: strides 2, 4, 8 and so on."""
         grids, (rows, columns) = [], image_size

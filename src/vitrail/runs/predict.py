@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.preprocess import Preprocess
-from vitrail.errors import BrokenImage, ConfigError, InputError
+from vitrail.errors import BrokenImage, ConfigError, DataError, InputError
+from vitrail.files import read_bytes
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.task import Task
 
@@ -45,6 +46,13 @@ class _Read(NamedTuple):
     name: str
     image: Tensor | None = None  # 1 C H W uint8, fitted
     error: str | None = None
+    maps: Tensor | None = None  # 2 3: from its pixels to those of the picture
+    size: tuple[int, int] = (0, 0)  # of the picture
+
+    @classmethod
+    def of(cls, name: str, picture: Tensor, preprocess: Preprocess) -> "_Read":
+        fitted, maps = preprocess.fit(picture[None])
+        return cls(name, fitted, maps=maps[0], size=(picture.shape[1], picture.shape[2]))
 
 
 def predict(
@@ -75,10 +83,10 @@ def _answered(model: Predictor, batch: Sequence[_Read], top: int) -> Iterator[Pr
     images = [read.image for read in batch if read.image is not None]
     answers = iter(model.task.decode(model.outputs(torch.cat(images)), top=top) if images else ())
     for read in batch:
-        if read.image is None:
+        if read.image is None or read.maps is None:
             yield Prediction(read.name, error=read.error)
         else:
-            yield Prediction(read.name, next(answers))
+            yield Prediction(read.name, next(answers).placed(read.maps, read.size))
 
 
 def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:
@@ -106,12 +114,12 @@ def _batches(inputs: Iterator[Input], preprocess: Preprocess, count: int) -> Ite
 
 def _read(number: int, item: Input, preprocess: Preprocess) -> _Read:
     if not isinstance(item, str | Path):
-        return _Read(f"image {number}", preprocess.fit(pixels(item)[None])[0])
+        return _Read.of(f"image {number}", pixels(item), preprocess)
     path = Path(item)
     if path.is_dir():
         return _Read(str(path), error=f"{path} is a folder without images")
     try:
-        return _Read(str(path), preprocess.fit(decode(path.read_bytes(), name=str(path))[None])[0])
+        return _Read.of(str(path), decode(read_bytes(path), name=str(path)), preprocess)
     except BrokenImage as error:
         return _Read(str(path), error=str(error))
     except OSError as error:
@@ -136,6 +144,11 @@ def pixels(image: Image.Image | Tensor | Array) -> Tensor:
     return found
 
 
+def _refuse(error: OSError) -> NoReturn:
+    """A folder that cannot be listed is not one without images."""
+    raise DataError(f"cannot list {error.filename}: {error.strerror}; check its permissions") from error
+
+
 def image_files(paths: str | Path | Iterable[str | Path]) -> Iterator[Path]:
     """Files as given, the images below folders in alphabetical order, and folders that hold none."""
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
@@ -143,7 +156,7 @@ def image_files(paths: str | Path | Iterable[str | Path]) -> Iterator[Path]:
             yield path
             continue
         empty = True
-        for folder, inner, names in os.walk(path):
+        for folder, inner, names in os.walk(path, onerror=_refuse):
             inner[:] = sorted(name for name in inner if not name.startswith("."))
             for name in sorted(names):
                 if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):

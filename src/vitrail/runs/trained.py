@@ -21,9 +21,11 @@ from vitrail.errors import CheckpointError, ConfigError, Notice
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
+from vitrail.models.checkpoint.headed import has_head
 from vitrail.models.registry import create, name_of
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.evaluate import Evaluation, evaluate_on
+from vitrail.runs.headed import open_head
 from vitrail.runs.paths import checkpoint_path, is_name
 from vitrail.runs.predict import Input, predict
 from vitrail.runs.record import RESULT, Record, Result, is_run
@@ -127,6 +129,9 @@ def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None)
     if is_name(source):
         return _random(str(source), image_size)
     path = checkpoint_path(source)
+    if not is_run(path) and has_head(Path(path)):
+        task, preprocess = open_head(Path(path), image_size)
+        return TrainedModel(source=str(source), backbone=task.backbone, preprocess=preprocess, head=task.eval())
     record, result = (Record.read(path), Result.read(path)) if is_run(path) else (None, None)
     backbone = load(path, image_size=image_size)
     known = (record.preprocess if record is not None else None) or backbone.preprocess
@@ -158,7 +163,7 @@ def _task_of(record: Record, result: Result, backbone: Backbone, folder: Path) -
 
 def beside_model(task: Task) -> list[str]:
     """The names of what a task learns that is not part of its model, such as a decoder."""
-    return [name for name, _ in task.named_parameters() if not name.startswith(MODEL)]
+    return [name for name in task.state_dict() if not name.startswith(MODEL)]
 
 
 def _classifier(model: Backbone) -> Task | None:

@@ -46,6 +46,10 @@ class Answer(ABC):
     def bars(self) -> list[Bar]:
         """The lines of a page, the most important first."""
 
+    def placed(self, maps: Tensor, size: tuple[int, int]) -> "Answer":
+        """The answer for a picture of this height and width; `maps` 2 3 takes pixels of the model's input there."""
+        return self
+
     def draw(self, image: Tensor) -> Tensor | None:
         """The image, uint8 C H W, with the answer drawn on it; None where it has no position in the image."""
         return None

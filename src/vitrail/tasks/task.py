@@ -58,6 +58,7 @@ class TaskConfig(Choice):
     target_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of target that it learns from; none: it reads no labels
     inferred: ClassVar[bool] = True  # whether data of such a kind alone are enough to choose it
     student: ClassVar[str | None] = None  # the kind of task that is the same with a teacher
+    preprocess: ClassVar[Mapping[str, Any]] = {}  # how images are prepared where neither recipe nor weights say it
 
     @abstractmethod
     def build(self, backbone: Backbone | None, schema: Schema) -> "Task":
@@ -109,6 +110,7 @@ class Task(nn.Module, ABC):
     best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by
     tie_metric: ClassVar[str | None] = None  # decides between equals
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
+    capturable: ClassVar[bool] = True  # whether a training step runs on the device alone, so that it can be recorded
     relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
@@ -221,6 +223,10 @@ class Task(nn.Module, ABC):
         """Whether the answers to each image are the same: B bool."""
 
     # Explanations
+
+    def explained(self) -> Backbone:
+        """The model whose call gives the outputs that are explained, B K: by default the backbone with its head."""
+        return self.backbone
 
     def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
         """Which output of the head is explained for each image: the one of that name, or by default the answer; B."""

@@ -152,7 +152,9 @@ def assemble(
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=None if config.ema is None else Average(task, config.ema),
     )
-    recorded = config.compile and recordable(device, world, parts=config.accumulate, precision=precision)
+    recorded = (
+        config.compile and task.capturable and recordable(device, world, parts=config.accumulate, precision=precision)
+    )
     step = (RecordedStep if recorded else Step)(
         learner=learner,
         loss=loss,

@@ -96,7 +96,7 @@ class Run(TrainedModel):
         prepare = self._prepared()
         sections = list(task.evidence(found.results, Examples(found.worst, found.first, self.preprocess)))
         if task.output_names:
-            shown = attention_section(self.backbone, found.first, preprocess=prepare, target=self._explained)
+            shown = attention_section(task.explained(), found.first, preprocess=prepare, target=self._explained)
             sections += [] if shown is None else [shown]
         name, about = name_model(self.config.model, self.config.options, self.backbone)
         outcome = Outcome(
@@ -293,7 +293,7 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
     """Writes run.json: what the run is, and what it ran on."""
     folder = loop.folder
     _refuse_run(folder)  # another process may have trained here while this one read its data
-    loop.logs.resume(0)  # a run that lost its checkpoints may have been here
+    loop.logs.resume(())  # a run that lost its checkpoints may have been here
     command = shlex.join([*launcher(), *sys.argv[1:]])
     try:
         plan.record(val=val, command=command, environment=_environment(loop)).write(folder)

@@ -65,9 +65,10 @@ def model_name(backbone: Backbone, start: str | Path) -> str:
 def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, started: bool) -> Preprocess:
     """The preprocessing of the recipe, else that of the files beside the weights, else the usual one."""
     size, channels = backbone.config.image_size, backbone.config.channels
-    found = Preprocess(image_size=size, channels=channels)
+    usual = {} if config.task is None else config.task.preprocess
+    found = apply(Preprocess(image_size=size, channels=channels), usual)
     if started and backbone.preprocess is not None:
-        found = apply(backbone.preprocess, {"image_size": size})
+        found = apply(backbone.preprocess, {"image_size": size} | dict(usual))
         notes.append(f"images are preprocessed as for these weights: {found}")
     elif started:
         notes.append("no file beside the weights says how images were normalised: -1 to 1 is assumed (preprocess.mean)")

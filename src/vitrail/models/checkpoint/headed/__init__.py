@@ -1,0 +1,125 @@
+"""Checkpoints of a backbone with a head for another task than classification: detection, segmentation, depth."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import CheckpointError, Unsupported
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint import DIALECTS
+from vitrail.models.checkpoint.dialect import Found, to_ours
+from vitrail.models.checkpoint.files import Weights, read
+from vitrail.models.checkpoint.headed import detr
+from vitrail.models.checkpoint.headed.translation import HeadTranslation, Tensors
+from vitrail.models.checkpoint.huggingface_config import labels_of
+from vitrail.models.initialise import SkipInit
+from vitrail.models.registry import FAMILIES, build
+
+TRANSLATIONS: tuple[HeadTranslation, ...] = (detr.DETR, detr.DEFORMABLE_DETR)
+_BY_KIND = {each.kind: each for each in TRANSLATIONS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headed:
+    """A backbone, its head, the kind of task that they are for, and the names of the classes."""
+
+    backbone: Backbone
+    head: nn.Module
+    config: Any  # of the head
+    task: str
+    labels: tuple[str, ...]
+
+
+def has_head(path: Path) -> bool:
+    """Whether config.json beside the weights names a model with a head that is read here."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    kind = _BY_KIND.get(about.get("model_type", "")) if isinstance(about, dict) else None
+    return kind is not None and kind.architecture in (about.get("architectures") or ())
+
+
+def load_headed(
+    path: str | Path, *, image_size: tuple[int, int] | None = None, dtype: torch.dtype = torch.float32
+) -> Headed:
+    """The model of a folder or file with config.json beside it; no tensor may be missing or left over."""
+    weights = read(Path(path))
+    about = weights.config or {}
+    translation = _BY_KIND.get(about.get("model_type", ""))
+    if translation is None:
+        raise Unsupported(f"{weights.path}: model_type {about.get('model_type')!r} is not one of {', '.join(_BY_KIND)}")
+    try:
+        return _read(weights, about, translation, image_size, dtype)
+    except CheckpointError as error:
+        raise CheckpointError(f"{weights.path}: {error}") from error
+
+
+def _read(
+    weights: Weights,
+    about: Mapping[str, Any],
+    translation: HeadTranslation,
+    image_size: tuple[int, int] | None,
+    dtype: torch.dtype,
+) -> Headed:
+    inner, outer = _parted(weights.tensors, translation.prefix)
+    config = translation.head(about)
+    labels = _labels(about, weights.path)
+    with SkipInit():
+        backbone = _backbone(replace(weights, tensors=inner, config=dict(translation.backbone(about))))
+        head = config.build(backbone, len(labels))
+    found = Found(
+        family="",
+        config=backbone.config,
+        tensors=translation.completed(outer, config),
+        rules=list(translation.rules(config)),
+        ignored=translation.ignored,
+    )
+    head.load_state_dict(to_ours(found, head))
+    if image_size is not None:
+        backbone.resize(image_size)
+    return Headed(
+        backbone=backbone.to(dtype).eval(),
+        head=head.to(dtype).eval(),
+        config=config,
+        task=translation.task,
+        labels=labels,
+    )
+
+
+def _parted(tensors: Tensors, prefixes: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors of the backbone, without their prefix, and the others."""
+    prefix = next((one for one in prefixes if any(name.startswith(one) for name in tensors)), prefixes[0])
+    inner = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return inner, {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
+
+
+def _backbone(weights: Weights) -> Backbone:
+    """The backbone of tensors that are named as if it were alone; frozen batch norms count no batches."""
+    counted = {
+        re.sub(r"running_mean$", "num_batches_tracked", name): torch.tensor(0)
+        for name in weights.tensors
+        if name.endswith("running_mean")
+    }
+    weights = replace(weights, tensors=counted | weights.tensors)
+    dialect = next((each for each in DIALECTS.values() if each.recognises(weights)), None)
+    if dialect is None:
+        kind = (weights.config or {}).get("model_type") or (weights.config or {}).get("architecture")
+        raise Unsupported(f"{weights.path}: a backbone of the kind {kind!r} is not supported")
+    found = dialect.read(weights, None)
+    backbone = build(FAMILIES[found.family], found.config)
+    backbone.load_state_dict(to_ours(found, backbone))
+    return backbone
+
+
+def _labels(about: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    named = about.get("id2label") or {}
+    count = len(named) or int(about.get("num_labels", 2))
+    return tuple(labels_of(about, count, path) or (f"class {index}" for index in range(count)))

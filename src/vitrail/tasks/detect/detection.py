@@ -1,0 +1,226 @@
+"""Detection: a backbone and a detector that finds boxes as a set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import Count, NotNegative, Rate
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
+from vitrail.data.dataset import Batch, Targets
+from vitrail.data.targets import Schema
+from vitrail.data.targets.boxes_target import BoxesTarget
+from vitrail.errors import ConfigError
+from vitrail.layers.boxes import inverse_sigmoid
+from vitrail.models.backbone import Backbone, Features
+from vitrail.models.heads import DeformableDetrConfig, Detections, Detector, DetectorConfig
+from vitrail.report import Section
+from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
+from vitrail.tasks.detect import detect_report
+from vitrail.tasks.detect.box_agreement import compared
+from vitrail.tasks.detect.coco_metrics import BoxMeter, images_of
+from vitrail.tasks.detect.counting import mistakes
+from vitrail.tasks.detect.denoising import noised
+from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
+from vitrail.tasks.detect.matching import Costs, Truth
+from vitrail.tasks.detect.set_loss import ClassLoss, Losses, SetLoss, weighted
+from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, TaskConfig, require_finite
+
+_FIRST_THRESHOLD = 0.5  # until a validation chose one
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectConfig(TaskConfig, kind="detect"):
+    """Boxes with classes, found by `head`; the weights of the loss are also those of the matching.
+
+    `class_loss` is that of a head whose classes do not exclude each other. `label_noise` and `box_noise` are those of
+    denoising, where the head has it. `most` is how many boxes an answer names at most.
+    """
+
+    target_kinds: ClassVar[tuple[str, ...]] = ("boxes",)
+    preprocess: ClassVar[Mapping[str, Any]] = {"resize": "squash"}  # a crop would cut objects off
+    head: DetectorConfig = DeformableDetrConfig()
+    class_loss: ClassLoss = "varifocal"
+    class_weight: NotNegative = 2.0
+    box_weight: NotNegative = 5.0
+    giou_weight: NotNegative = 2.0
+    label_noise: Rate = 0.5
+    box_noise: NotNegative = 1.0
+    most: Count = 100
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a loss that does not fit the head."""
+        super().__post_init__()
+        if self.class_loss == "softmax" and not self.head.softmax:
+            raise ConfigError(f"class_loss=softmax does not fit the head {self.head.kind!r}; use focal or varifocal")
+
+    def build(self, backbone: Backbone | None, schema: Schema) -> "Detect":
+        """The task of the schema's boxes."""
+        return Detect(self, schema, backbone)
+
+    def num_outputs(self, schema: Schema) -> int:
+        """None: the detector reads maps."""
+        return 0
+
+    def adapt(
+        self, schema: Schema, augment: AugmentConfig, mix: MixConfig
+    ) -> tuple[Schema, AugmentConfig, MixConfig, list[str]]:
+        """Without mixtures of images, and with a note where a picture has more objects than there are queries."""
+        schema, augment, mix, notes = super().adapt(schema, augment, mix)
+        if mix.mixup or mix.cutmix or mix.patch_mixup:
+            mix = replace(mix, mixup=0.0, cutmix=0.0, patch_mixup=0.0)
+            notes.append("Mixup and CutMix are off: boxes cannot be mixed (augment.mosaic and augment.copy_paste can)")
+        for target in schema.values():
+            if isinstance(target, BoxesTarget) and target.most > self.head.queries:
+                notes.append(
+                    f"an image has {target.most} boxes, but the detector finds at most {self.head.queries}: the others "
+                    "cannot be learned (task.head.queries)"
+                )
+        return schema, augment, mix, notes
+
+
+class Detect(Task):
+    """A backbone and a detector; boxes are in pixels of the model's input until an answer is placed."""
+
+    best_metric = "ap"
+    tie_metric = None
+    about_metrics = detect_report.METRICS
+    columns = COLUMNS
+    capturable = False  # matching runs on the CPU
+    relative_scores = False
+    config: DetectConfig
+    head: Detector
+
+    def __init__(self, config: DetectConfig, schema: Schema, backbone: Backbone | None = None) -> None:
+        super().__init__(config, schema, backbone)
+        (self.field,) = config.learns(schema)
+        target = schema[self.field]
+        assert isinstance(target, BoxesTarget)  # noqa: S101  (`learns` says so)
+        self.classes = target.classes
+        self.threshold = _FIRST_THRESHOLD
+        self.count = min(config.most, config.head.queries * (1 if config.head.softmax else len(self.classes)))
+        self.output_names = tuple(f"box {number}" for number in range(self.count))
+        costs = Costs(config.class_weight, config.box_weight, config.giou_weight)
+        self.criterion = SetLoss("softmax" if config.head.softmax else config.class_loss, costs)
+        if backbone is not None:
+            self.head = config.head.build(backbone, len(self.classes)).to(next(backbone.parameters()))
+
+    # Learning
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """The set loss of every decoder layer, of proposals, of extra queries and of noised boxes."""
+        size = (batch.images.shape[2], batch.images.shape[3])
+        truth = Truth.of(batch.targets[self.field], size)
+        config, noisy = self.config, None
+        count = getattr(config.head, "denoising", 0)
+        if count:
+            noise = {"label_noise": config.label_noise, "box_noise": config.box_noise}
+            noisy = noised(truth, count, len(self.classes), **noise)
+        found = self.head(self.backbone.features(batch.images), noisy)
+        main = self.criterion.matched(found.found, truth)
+        others = self._others(found, truth)
+        if found.noised is not None and noisy is not None:
+            others.append(self.criterion.denoised(found.noised, noisy))
+        total = sum((weighted(one, self.criterion.weights) for one in others), weighted(main, self.criterion.weights))
+        layers = len(found.found.logits)
+        return {"loss": total} | {name: value.detach() / layers for name, value in main.items()}
+
+    def _others(self, found: Detections, truth: Truth) -> list[Losses]:
+        losses = []
+        if found.proposals is not None:
+            focal = self.criterion._replace(kind="focal")
+            losses.append(focal.matched(found.proposals, truth.without_class()))
+        if found.extra is not None:
+            losses.append(self.criterion.matched(found.extra, truth.repeated(self.config.head.repeat)))
+        return losses
+
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """The best boxes: corners B N 4 in pixels of the images, scores and class numbers B N."""
+        boxes, scores, labels = self._best(self.backbone.features(images))
+        height, width = images.shape[2], images.shape[3]
+        sides = torch.tensor([width, height, width, height], device=images.device)
+        return {"boxes": boxes * sides, "scores": scores, "labels": labels.to(scores.dtype)}
+
+    def _best(self, features: Features) -> tuple[Tensor, Tensor, Tensor]:
+        found = self.head(features).found
+        return self.head.decode(found.logits[-1], found.boxes[-1], self.count)
+
+    # Measuring
+
+    def metrics(self) -> BoxMeter:
+        """A fresh meter for one evaluation."""
+        return BoxMeter(self.field, self.classes, self.threshold)
+
+    def adopt(self, results: Mapping[str, Any]) -> None:
+        """Takes over the threshold with the best F1."""
+        self.threshold = float(results["threshold"])
+
+    def state(self) -> dict[str, Any]:
+        """The threshold of scores."""
+        return {"threshold": self.threshold}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.threshold = float(state.get("threshold", _FIRST_THRESHOLD))
+
+    # Answers
+
+    def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
+        """The boxes above the threshold, in pixels of the model's input; `top` has no meaning here."""
+        boxes, scores, labels = (require_finite(outputs[name]).tolist() for name in ("boxes", "scores", "labels"))
+        return [
+            BoxesAnswer(
+                tuple(
+                    FoundBox(self.classes[int(number)], int(number), score, tuple(corners))
+                    for corners, score, number in zip(*one, strict=True)
+                    if score >= self.threshold
+                )
+            )
+            for one in zip(boxes, scores, labels, strict=True)
+        ]
+
+    def errors(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """The share of boxes that are superfluous or missed; 0 for an image that was not annotated."""
+        values = targets[self.field]
+        known = BoxesTarget.known(values)
+        found = torch.zeros(len(values))
+        found[known.cpu()] = torch.tensor([mistakes(image, self.threshold) for image in images_of(outputs, values)])
+        return found
+
+    def answer_schema(self) -> dict[str, Any]:
+        """A list of boxes."""
+        return SCHEMA
+
+    # Reports
+
+    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+        """AP by class, precision by recall, confusion, worst images."""
+        return detect_report.sections(results, self.classes, worst=examples.worst)
+
+    def lead(self, results: Mapping[str, Any]) -> str:
+        """AP and AP50."""
+        return detect_report.lead(results)
+
+    # Artefacts
+
+    def agreement(self, expected: Arrays, found: Arrays) -> Agreement:
+        """Of boxes above the threshold, each beside that of its class which overlaps it most."""
+        error, cosine, same = compared(expected, found, self.threshold)
+        return Agreement(error, cosine, float(same.mean()))
+
+    def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
+        """The same boxes above the threshold, at IoU 0.5 and with about the same score."""
+        return compared(expected, found, self.threshold)[2]
+
+    # Explanations
+
+    def explained(self) -> Backbone:
+        """A model whose outputs are the logits of the scores of the best boxes, that with the best score first."""
+        return self.backbone.with_outputs(lambda features: inverse_sigmoid(self._best(features)[1]), self.count)
+
+    def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
+        """The scores of the best boxes: B N -> B N."""
+        return logits.sigmoid()

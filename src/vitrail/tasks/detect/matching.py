@@ -1,0 +1,92 @@
+"""Which query answers for which true box: the assignment of least cost (DETR, arXiv:2005.12872)."""
+
+import importlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.data.targets.boxes_target import BOX, CLASS, BoxesTarget
+from vitrail.errors import ConfigError
+from vitrail.layers.boxes import generalised_iou, precise, to_centres, to_corners
+
+_FOCAL_ALPHA, _FOCAL_GAMMA = 0.25, 2.0  # of the cost of a class, arXiv:2010.04159
+
+
+class Truth(NamedTuple):
+    """The true boxes of a batch, padded to M."""
+
+    labels: Tensor  # B M int64; 0 for padding
+    boxes: Tensor  # B M 4: centre and size, as shares of the image's sides
+    valid: Tensor  # B M bool: whether there is a box to learn
+    known: Tensor  # B bool: whether the image was annotated
+
+    @classmethod
+    def of(cls, values: Tensor, size: tuple[int, int]) -> "Truth":
+        """From a batch's values B M 7, in pixels of images of this height and width."""
+        height, width = size
+        sides = values.new_tensor([width, height, width, height])
+        valid = BoxesTarget.valid(values)
+        labels = torch.where(valid, values[..., CLASS], 0.0).long()
+        return cls(labels, to_centres(values[..., BOX] / sides), valid, BoxesTarget.known(values))
+
+    def repeated(self, times: int) -> "Truth":
+        """Each box `times` times: B M -> B M*times."""
+        labels, boxes, valid = (one.repeat(1, times, *[1] * (one.ndim - 2)) for one in self[:3])
+        return Truth(labels, boxes, valid, self.known)
+
+    def without_class(self) -> "Truth":
+        """The same boxes, all of class 0."""
+        return self._replace(labels=torch.zeros_like(self.labels))
+
+
+class Costs(NamedTuple):
+    """The weights of the terms of a cost: class, L1 distance of boxes, generalised IoU."""
+
+    label: float = 2.0
+    box: float = 5.0
+    giou: float = 2.0
+
+
+@torch.no_grad()
+def costs(logits: Tensor, boxes: Tensor, truth: Truth, weights: Costs, *, softmax: bool) -> Tensor:
+    """The cost of each query for each true box: L B Q K, L B Q 4 -> L B Q M."""
+    index = truth.labels[None, :, None].expand(len(logits), -1, logits.shape[2], -1)  # L B Q M
+    if softmax:
+        label = -precise(logits).softmax(dim=-1).gather(3, index)
+    else:
+        share = precise(logits).sigmoid()
+        right = _FOCAL_ALPHA * (1 - share) ** _FOCAL_GAMMA * -(share + 1e-8).log()
+        wrong = (1 - _FOCAL_ALPHA) * share**_FOCAL_GAMMA * -(1 - share + 1e-8).log()
+        label = (right - wrong).gather(3, index)
+    distance = torch.cdist(boxes, truth.boxes[None].expand(len(boxes), -1, -1, -1).to(boxes), p=1)  # L B Q M
+    corners, true = to_corners(boxes)[:, :, :, None], to_corners(truth.boxes)[None, :, None].to(boxes)
+    overlap = generalised_iou(corners, true)  # L B Q M
+    return weights.label * label + weights.box * distance - weights.giou * overlap
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it runs on the CPU
+def assign(cost: Tensor, valid: Tensor) -> Tensor:
+    """The true box of each query, -1 for none: costs L B Q M and which boxes are real, B M -> L B Q int64.
+
+    Every real box has one query, and all of them together cost least. Where there are more boxes than queries, those
+    that would cost most have none.
+    """
+    solve = _solver()
+    # Infinite costs would make the problem unsolvable; such a query is taken only where there is no other.
+    matrix = cost.float().nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
+    real = [row.nonzero()[0] for row in valid.cpu().numpy()]
+    found = torch.full(cost.shape[:3], -1, dtype=torch.int64)
+    for layer, images in enumerate(matrix):
+        for image, square in enumerate(images):
+            if len(real[image]):
+                queries, boxes = solve(square[:, real[image]])
+                found[layer, image, torch.from_numpy(queries)] = torch.from_numpy(real[image][boxes])
+    return found.to(cost.device)
+
+
+def _solver() -> Any:
+    try:
+        return importlib.import_module("scipy.optimize").linear_sum_assignment
+    except ImportError as error:
+        raise ConfigError("training a detector needs scipy: pip install 'vitrail[detect]'") from error

@@ -1,0 +1,95 @@
+"""Checkpoints with a head: strict reading, what is refused, and tasks that are ready for use."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parity.head_cases.detect import CASES
+from safetensors.torch import load_file, save_file
+from support.peers import transformers
+
+import vitrail
+from vitrail.errors import CheckpointError, Unsupported
+from vitrail.models.checkpoint.headed import has_head, load_headed
+from vitrail.models.checkpoint.headed.translation import convolutional, require
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("detr")
+    transformers.logging.disable_progress_bar()
+    model = CASES[0].make()
+    model.config.id2label = {0: "cat", 1: "dog", 2: "eel"}
+    model.save_pretrained(folder)
+    return folder
+
+
+def copy_of(saved: Path, folder: Path, **changes: object) -> Path:
+    """The same checkpoint with other entries of config.json."""
+    about = json.loads((saved / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, **changes}))
+    save_file(load_file(saved / "model.safetensors"), folder / "model.safetensors")
+    return folder
+
+
+def test_is_recognised_by_its_class(saved: Path, tmp_path: Path) -> None:
+    assert has_head(saved)
+    assert has_head(saved / "model.safetensors")
+    assert not has_head(copy_of(saved, tmp_path, architectures=["DetrForSegmentation"]))
+    assert not has_head(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("no JSON")
+    assert not has_head(tmp_path)
+
+
+def test_names_of_classes(saved: Path) -> None:
+    found = load_headed(saved)
+    assert found.labels == ("cat", "dog", "eel")
+    assert found.task == "detect"
+
+
+def test_a_missing_tensor_is_named(saved: Path, tmp_path: Path) -> None:
+    folder = copy_of(saved, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["class_labels_classifier.bias"]
+    tensors["another"] = tensors["class_labels_classifier.weight"].clone()
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="missing") as caught:
+        load_headed(folder)
+    assert all(name in str(caught.value) for name in ("another", "class_labels_classifier.bias"))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"model_type": "yolos"}, "yolos"),
+        ({"dilation": True}, "dilat"),
+        ({"activation_function": "gelu"}, "activation_function"),
+        ({"decoder_ffn_dim": 64}, "decoder_ffn_dim"),
+        ({"position_embedding_type": "learned"}, "position_embedding_type"),
+        ({"backbone_config": {"model_type": "regnet"}}, "regnet"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_supported_is_named(saved: Path, tmp_path: Path, change: dict[str, object], word: str) -> None:
+    with pytest.raises(Unsupported, match=word):
+        load_headed(copy_of(saved, tmp_path, **change))
+
+
+def test_the_backbone_of_timm_is_named() -> None:
+    assert convolutional({"backbone": "resnet34", "use_timm_backbone": True})["architecture"] == "resnet34"
+    assert convolutional({})["architecture"] == "resnet50"
+    require({"a": 1}, a=1, b=2)
+
+
+def test_open_gives_a_task(saved: Path, tmp_path: Path) -> None:
+    about = {"image_processor_type": "DetrImageProcessor", "image_mean": [0.1] * 3, "image_std": [0.2] * 3}
+    folder = copy_of(saved, tmp_path)
+    (folder / "preprocessor_config.json").write_text(json.dumps(about | {"size": {"shortest_edge": 48}}))
+    model = vitrail.open(folder)
+    assert model.preprocess.image_size == (48, 64)
+    assert model.preprocess.mean == (0.1, 0.1, 0.1)
+    model.task.load_state({"threshold": 0.0})
+    (answer,) = model.predict(np.zeros((30, 40, 3), dtype=np.uint8))
+    assert len(answer.answer.boxes) == 7
+    assert max(answer.answer.boxes[0].corners) <= 40
