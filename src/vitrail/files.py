@@ -1,7 +1,7 @@
 """Files that are written completely or not at all, and regular files that are read with a limit.
 
-A file is written under a temporary name and renamed when it is complete. The temporary file is locked while its writer
-lives; one that a killed process left behind is not, and the next writer in that folder removes it.
+A file is written in a temporary folder beside it and renamed when it is complete. The temporary folder is locked while
+its writer lives; one that a killed process left behind is not, and the next writer there removes it.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ _MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, 
 IMAGE_LIMIT = 1 << 29  # bytes of an image file
 TEXT_LIMIT = 1 << 32  # bytes of a table or another text
 _CHUNK = 1 << 16
-_MARK = ".vitrail-new"  # how names of temporary files end
+_MARK = ".vitrail-new"  # how names of temporary folders end
 _TEMPORARY = re.compile(rf"\..+\.\w{{8}}{re.escape(_MARK)}")
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -134,7 +135,7 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path | None = None) -> None:
     """Calls `write` with a temporary file, syncs it to disk, removes `stale`, and renames it to `file`.
 
-    On an error the temporary file is removed and `file` stays as it was; an error of the disk is a WriteError.
+    On an error what was written is removed and `file` stays as it was; an error of the disk is a WriteError.
     """
     if file.is_dir():
         raise WriteError(f"cannot write {file}: it is a folder; choose another path")
@@ -158,34 +159,41 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _temporary(file: Path) -> Iterator[Path]:
-    """A new file beside `file`, locked until the block ends; it is removed unless it was renamed."""
+    """A path for a new file, in a folder of its own beside `file`: writers may leave temporary files there, too.
+
+    The folder is locked until the block ends, and removed then.
+    """
     _sweep(file.parent)
-    handle, new = _new(file)
-    while not new.exists():  # another process swept it before it was locked
+    folder, handle = _new(file)
+    while not folder.exists():  # another process swept it before it was locked
         os.close(handle)
-        handle, new = _new(file)
+        folder, handle = _new(file)
     try:
-        yield new
+        yield folder / file.name
     finally:
-        with contextlib.suppress(OSError):  # on a disk that fails, the error that came first counts
-            new.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # on a disk that fails, the error that came first counts
         os.close(handle)
 
 
-def _new(file: Path) -> tuple[int, Path]:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=_MARK)
+def _new(file: Path) -> tuple[Path, int]:
+    folder = Path(tempfile.mkdtemp(dir=file.parent, prefix=f".{file.name}.", suffix=_MARK))
+    handle = os.open(folder, os.O_RDONLY)
     with contextlib.suppress(OSError):  # where there are no locks, nothing is swept either
         lock(handle, wait=True)
-    return handle, Path(name)
+    return folder, handle
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the temporary files of writers that were killed."""
+    """Removes the temporary folders of writers that were killed."""
     with contextlib.suppress(OSError):
-        for left in [item for item in folder.iterdir() if _TEMPORARY.fullmatch(item.name)]:
-            with contextlib.suppress(OSError), open_regular(left) as file:
-                lock(file.fileno(), wait=False)  # fails where its writer lives
-                left.unlink(missing_ok=True)
+        for left in [item for item in folder.iterdir() if _TEMPORARY.fullmatch(item.name) and item.is_dir()]:
+            with contextlib.suppress(OSError):
+                handle = os.open(left, os.O_RDONLY)
+                try:
+                    lock(handle, wait=False)  # fails where its writer lives
+                    shutil.rmtree(left, ignore_errors=True)
+                finally:
+                    os.close(handle)
 
 
 def lock(handle: int, *, wait: bool) -> None:

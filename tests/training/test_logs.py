@@ -128,8 +128,13 @@ def test_brackets_are_not_markup(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_resume_drops_metrics_of_repeated_epochs(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"ste')
-    Logs(tmp_path, silent=True).resume(8)
-    assert file.read_text() == '{"step": 4}\n{"step": 8}\n'
+    Logs(tmp_path, silent=True).resume([{"step": 4}, {"step": 8, "val": {"accuracy": 0.5}}])
+    assert file.read_text() == '{"step": 4}\n{"val/accuracy": 0.5, "step": 8}\n'
+
+
+def test_resume_writes_a_line_that_a_kill_prevented(tmp_path: Path) -> None:
+    Logs(tmp_path, silent=True).resume([{"step": 4}])
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 4}\n'
 
 
 def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ EXAMPLES = """examples:
   vitrail convert hf-hub:facebook/dinov2-small my-model
 """
 
+OUT_OF_MEMORY = (  # what RuntimeErrors say of it; the last one is oneDNN's
+    "out of memory", "not enough memory", "allocate memory", "can't start new thread", "could not create a primitive",
+)  # fmt: skip
 UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)  # what a person can do something about
 
 
@@ -48,9 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         way = "; free some space, check its permissions, or choose another path" if error.errno in UNWRITABLE else ""
         print(f"vitrail: error: {text}{way}", file=sys.stderr)  # noqa: T201
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        text = f"not enough memory ({str(error) or 'out of memory'})"
+        way = "use smaller images or batches, or a machine with more; a run can be resumed, a table continued"
+        print(f"vitrail: error: {text}; {way}", file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error, of Python, torch or the system, means that there is too little memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,7 +1,6 @@
 """Progress of a run: a bar in a terminal, a line an epoch elsewhere, and every number in metrics.jsonl."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,12 +72,11 @@ class Logs:
         for writer in self.writers:
             writer.close()
 
-    def resume(self, step: int) -> None:
-        """Forgets what was logged after a step: the run is about to live through it again."""
-        if self.main and self.file.is_file():
-            logged = self.file.read_text()
-            kept = "".join(f"{line}\n" for line in logged.splitlines() if _step(line) <= step)
-            if kept != logged:  # a run that is over is left as it is
+    def resume(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Makes metrics.jsonl agree with a checkpoint: later epochs are repeated, and a kill may have lost a line."""
+        if self.main and (history or self.file.exists()):
+            kept = "".join(map(_line, history))
+            if not self.file.exists() or kept != self.file.read_text():  # a run that is over is left as it is
                 write_atomically(self.file, lambda new: new.write_text(kept))
 
     def say(self, sentence: str) -> None:
@@ -134,15 +132,13 @@ class Logs:
             return
         if self._timer is not None and entry["epoch"] < self._epochs:
             self._say_time(self._timer.epoch(self._steps - self._first, time.perf_counter()))
-        flat = {f"{part}/{name}": value for part in ("train", "val") for name, value in entry.get(part, {}).items()}
-        flat |= {name: value for name, value in entry.items() if isinstance(value, int | float)}
         try:
             with self.file.open("a") as file:
-                file.write(to_json(flat, ascii_only=True) + "\n")
+                file.write(_line(entry))
         except OSError as error:
             raise TrainingError(f"{self.file} could not be written, the checkpoints are whole: {error}") from error
         for writer in self.writers:
-            writer.write(entry["step"], flat)
+            writer.write(entry["step"], _flat(entry))
         losses = [_shown(name, value) for name, value in entry["train"].items()]
         checks = [_shown(name, value) for name, value in entry.get("val", {}).items() if name != _COUNT]
         parts = [f"epoch {entry['epoch']}/{self._epochs}", *losses]
@@ -201,11 +197,14 @@ def _speed(images: float) -> str:
     return f"{images:,.0f} images/s" if images >= 10 else f"{images:.1f} images/s"
 
 
-def _step(line: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # a line that a kill cut short
-        return 2**63
+def _flat(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an epoch by name, such as "val/accuracy"."""
+    flat = {f"{part}/{name}": value for part in ("train", "val") for name, value in entry.get(part, {}).items()}
+    return flat | {name: value for name, value in entry.items() if isinstance(value, int | float)}
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return to_json(_flat(entry), ascii_only=True) + "\n"
 
 
 class TensorBoard:

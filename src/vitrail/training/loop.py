@@ -68,7 +68,7 @@ class Loop:
         """Takes the run up where its last whole checkpoint left it."""
         self.progress = self.store.restore(self.learner, self.identity)
         self.totals = {name: torch.tensor(value, device=self.device) for name, value in self.progress.sums.items()}
-        self.logs.resume(self.progress.step)
+        self.logs.resume(self.progress.history)
 
     def save(self) -> Path:
         """Writes a checkpoint of the present moment, which must be a good one."""

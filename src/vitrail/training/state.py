@@ -153,6 +153,8 @@ class Store:
             way = "use the same images and labels" if of_data else "use the same options"
             raise TrainingError(f"{self.folder.parent} cannot be resumed with changes: {'; '.join(found)}; {way}")
         self._load(file, header, learner)
+        if file == self.file(self.steps()[-1]):
+            self._rotate(header.progress)  # a kill may have come before that
         return header.progress
 
     def _newest(self) -> tuple[Path, Header]:

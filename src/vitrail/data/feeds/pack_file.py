@@ -61,7 +61,10 @@ def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]
     total = sum(size for size, _ in blocks)
     if total == 0:
         return torch.empty(0, dtype=torch.uint8), about
-    return torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8), about
+    try:
+        return torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8), about
+    except RuntimeError as error:  # of the system, as it was just read
+        raise DataError(f"{path} cannot be mapped: {str(error).splitlines()[0]}; try again") from error
 
 
 def _footer(file: IO[bytes], size: int) -> dict[str, Any]:
