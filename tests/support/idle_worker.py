@@ -15,12 +15,17 @@ from vitrail.serve import supervisor
 from vitrail.serve.config import ServeConfig
 
 
+def say(word: str) -> None:
+    """One line, written at once: several processes share the pipe."""
+    os.write(1, f"{word}\n".encode())
+
+
 def wait(opener: Any, config: ServeConfig, **options: Any) -> None:
     """Prints its process id, tells the supervisor that it is ready, and waits for signals."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    print(os.getpid(), flush=True)
+    say(str(os.getpid()))
     time.sleep(opener)
-    signal.signal(signal.SIGHUP, lambda *_: print("reload", flush=True))
+    signal.signal(signal.SIGHUP, lambda *_: say("reload"))
     options["pipe"].send(("ready", "nothing"))
     while True:
         signal.pause()
@@ -29,5 +34,4 @@ def wait(opener: Any, config: ServeConfig, **options: Any) -> None:
 if __name__ == "__main__":
     supervisor._run_worker = wait
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
-    serving = lambda *_: print("serving", flush=True)  # noqa: E731
-    supervisor.serve(seconds, ServeConfig(port=0), on_ready=serving)  # type: ignore[arg-type]
+    supervisor.serve(seconds, ServeConfig(port=0), on_ready=lambda *_: say("serving"))  # type: ignore[arg-type]
