@@ -31,6 +31,7 @@ from vitrail.serve.model import ModelSlot
 from vitrail.serve.openapi import document
 from vitrail.serve.page_files import page_files
 from vitrail.serve.predict import Predictor
+from vitrail.serve.readiness import Readiness
 from vitrail.serve.request import Request
 
 PUBLIC = ("/healthz", "/readyz")  # besides the page: needs no API key
@@ -72,6 +73,7 @@ class App:
         self._threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="drawing")
         predictor = Predictor(self.limiter, self.batcher, self.decoders, self._threads)
         self._explainer = ExplainHandler(predictor)
+        self._readiness = Readiness(predictor, slot)
         self._files = page_files(slot.served.outputs)
         self._reloads: set[asyncio.Task[None]] = set()
         self.routes: dict[str, dict[str, Handler]] = {
@@ -200,6 +202,8 @@ class App:
     async def _readyz(self, request: Request) -> Response:
         if self.draining:
             raise HTTPException(503, "the service is stopping", {"retry-after": "1"})
+        if reason := await self._readiness.reason(request):
+            raise HTTPException(503, f"not ready: {reason}", {"retry-after": "5"})
         return JSONResponse({"status": "ready", "generation": self.slot.served.generation})
 
     async def _openapi(self, request: Request) -> Response:
