@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.small_service import Brightness, Halves, Held, Reply, app, ask, picture, post, until
+from support.hostile_images import png_of_zeros
+from support.small_service import Brightness, Halves, Held, Reply, app, ask, form, picture, post, until
 
 from vitrail.serve.app import App
 
@@ -118,3 +119,21 @@ def test_an_engine_that_fails_fails_one_batch_only(capsys: pytest.CaptureFixture
     assert "ZeroDivisionError" in capsys.readouterr().err
     del engine.outputs
     assert post(of, "/predict", picture(), **PNG).status == 200
+
+
+def test_pictures_that_wait_to_be_decoded_do_not_hold_up_other_requests() -> None:
+    of = app(max_delay=0.5, timeout=10.0)
+    body, headers = form(*[png_of_zeros(2000, 2000)] * 12)  # more than a second in all
+
+    async def story() -> list[Reply]:
+        await ask(of, "/predict", method="POST", body=picture(), **PNG)
+        of.limiter.rate = 10.0  # images per second: twelve would take longer than is allowed
+        many = asyncio.create_task(ask(of, "/predict", method="POST", body=body, **headers))
+        await until(lambda: of.limiter.images == 12)
+        of.limiter.rate = 10.0
+        one = await ask(of, "/predict", method="POST", body=picture(), **PNG)
+        assert not many.done()
+        return [one, await many]
+
+    assert [reply.status for reply in asyncio.run(story())] == [200, 200]
+    assert (of.limiter.images, of.limiter.delay) == (0, 0.0)

@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.listening import listening
 from support.small_service import Reply, app, ask, picture, until
 
 from vitrail.serve import upload_rate
 from vitrail.serve.app import App
+from vitrail.serve.config import ServeConfig
 from vitrail.serve.upload_rate import UploadRate
 
 PNG = {"content_type": "image/png"}
@@ -60,7 +62,7 @@ def test_the_slowest_upload_goes_first_when_memory_is_needed() -> None:
         stalled = slow(of, bytes(2500), chunk=2400, pause=0.5)  # 2,400 bytes at once, then nothing for a while
         await until(lambda: of.limiter.bytes >= 2400)
         (reservation,) = of.limiter._requests
-        reservation.upload._last -= 10.0  # as if it had rested for longer
+        reservation.upload._rate._last -= 10.0  # as if it had rested for longer
         steady = slow(of, picture() + bytes(300), chunk=20, pause=0.001)
         await until(lambda: of.limiter.bytes > 2400)
         quick = [await ask(of, "/predict", method="POST", body=picture() + bytes(1000), **PNG) for _ in range(3)]
@@ -71,6 +73,32 @@ def test_the_slowest_upload_goes_first_when_memory_is_needed() -> None:
     assert "memory" in dropped.data["error"]
     assert [reply.status for reply in served] == [200] * 4
     assert of.limiter.bytes == 0
+
+
+def test_slow_uploads_make_room_for_new_connections() -> None:
+    head = "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\nconnection: close\r\n"
+    whole = f"{head}content-length: {len(picture())}\r\n\r\n".encode() + picture()
+
+    async def story() -> None:
+        config = ServeConfig(max_connections=4)
+        async with asyncio.timeout(20), listening(app(), config, 60.0) as (address, known):
+            clients = [await asyncio.open_connection(*address) for _ in range(4)]
+            for _, writer in clients:
+                writer.write(f"{head}content-length: 900\r\n\r\n".encode())
+            await until(lambda: len(known) == 4 and all(one.cycle is not None for one in known))
+            for one in known:
+                one._made -= 10.0  # as if they had been there, and rested, for longer
+                one._rate._last -= 10.0
+            for _ in range(6):
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(whole)
+                assert (await reader.read()).startswith(b"HTTP/1.1 200")
+                writer.close()
+            assert len(known) >= 3  # one of them was closed, and its place was enough
+            for _, writer in clients:
+                writer.close()
+
+    asyncio.run(story())
 
 
 def test_the_rate_is_that_of_the_last_moments(monkeypatch: pytest.MonkeyPatch) -> None:

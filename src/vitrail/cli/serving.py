@@ -34,7 +34,22 @@ def add_serve(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--batch-wait", metavar="MS", type=float, help="longest wait for a fuller batch (default 5)")
     verb.add_argument("--max-delay", metavar="MS", type=float, help="a longer queue answers 503 (default 2000)")
     verb.add_argument("--max-mb", metavar="MB", type=float, help="per request (default 16)")
-    verb.add_argument("--max-pixels", metavar="N", type=int, help="per image (default 25,000,000)")
+    verb.add_argument("--max-pixels", metavar="N", type=int, help="per image, tile or canvas (default 25,000,000)")
+    verb.add_argument(
+        "--decoders", metavar="N", type=int, help="processes per worker that decode images, one at a time (default 2)"
+    )
+    verb.add_argument(
+        "--decode-seconds",
+        metavar="S",
+        type=float,
+        help="processor time per image, then its decoder is killed (default 5)",
+    )
+    verb.add_argument(
+        "--min-rate",
+        metavar="N",
+        type=int,
+        help="bytes per second at which an upload must arrive (default 1000; 0: any)",
+    )
     verb.add_argument("--timeout", metavar="S", type=float, help="per request (default 15)")
     verb.add_argument(
         "--allow-urls",
@@ -105,6 +120,9 @@ def _config(options: argparse.Namespace) -> "ServeConfig":
         "max_delay": None if options.max_delay is None else options.max_delay / 1000,
         "max_bytes": None if options.max_mb is None else int(options.max_mb * (1 << 20)),
         "max_pixels": options.max_pixels,
+        "decoders": options.decoders,
+        "decode_seconds": options.decode_seconds,
+        "min_rate": options.min_rate,
         "timeout": options.timeout,
         "url_hosts": None if options.allow_urls is None else _hosts(options.allow_urls),
         "allowed_hosts": None if options.allow_host is None else tuple(options.allow_host),

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from vitrail import __version__
 from vitrail.serve.batching import Batcher, Limiter, Overloaded
-from vitrail.serve.config import ServeConfig
+from vitrail.serve.config import FORMATS, ServeConfig
 from vitrail.serve.decoding import DecoderPool
 from vitrail.serve.explain import ExplainHandler
 from vitrail.serve.host_header import AllowedHosts
@@ -190,8 +190,10 @@ class App:
 
     def _limits(self) -> dict[str, Any]:
         config = self.config
+        names = ("decoders", "decode_seconds", "min_rate", "max_waiting", "max_connections")
         limits = {"bytes": config.max_bytes, "files": config.max_files, "pixels": config.max_pixels}
-        return limits | {"seconds": config.timeout}
+        limits |= {"seconds": config.timeout, "decoder_bytes": config.decoder_bytes, "formats": list(FORMATS)}
+        return limits | {name.removeprefix("max_"): getattr(config, name) for name in names}
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

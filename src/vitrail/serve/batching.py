@@ -53,6 +53,7 @@ class Reservation:
 
     limiter: "Limiter"
     images: int = 0
+    undecoded: int = 0  # of the images
     bytes: int = 0
     upload: UploadRate | None = None  # while its body arrives
 
@@ -60,6 +61,7 @@ class Reservation:
         """Reserves room for images whose files have arrived, or raises Overloaded."""
         self.limiter.check(count)
         self.images += count
+        self.undecoded += count
         self.limiter.images += count
         self.limiter.metrics.set("waiting_images", self.limiter.images)
 
@@ -93,8 +95,12 @@ class Limiter:
 
     @property
     def delay(self) -> float:
-        """How long a new image would wait in the queue, in seconds; 0 while no rate is known."""
-        return self.images / self.rate if self.rate else 0.0
+        """How long a new image would wait in the queue, in seconds; 0 while no rate is known.
+
+        Requests take turns to be decoded: of those that a request has left to decode, one is ahead of a new image.
+        """
+        behind = sum(max(0, one.undecoded - 1) for one in self._requests)
+        return (self.images - behind) / self.rate if self.rate else 0.0
 
     def check(self, count: int) -> None:
         """Raises Overloaded when so many more images would be too many, or would wait too long."""

@@ -1,6 +1,6 @@
 """Limits on connections: how many there may be, how long a client may take to send the head of a request, valid HTTP.
 
-Idle connections are closed before new ones are refused.
+Idle connections are closed before new ones are refused, then those whose clients send too slowly.
 """
 
 import asyncio
@@ -8,12 +8,14 @@ from typing import Any
 
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.metrics import Metrics
+from vitrail.serve.upload_rate import Rate
 from vitrail.strict_json import to_json
 
 HEAD_SECONDS = 10.0  # for the head of a request, from the connection or from its first byte
 # How long a connection may stay idle. Proxies close theirs after a minute; if we closed first, a request that is on its
 # way at that moment would be lost.
 KEEP_ALIVE_SECONDS = 75
+_YOUNG = 1.0  # seconds: how fast the client of a new connection is, is not known yet
 _LINGER = 1.0  # seconds for which a refused connection stays open: a client that is still sending would miss the answer
 
 
@@ -40,8 +42,12 @@ class LimitedConnection(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
+    min_rate: int
+
     _timer: asyncio.TimerHandle | None = None
     _refused = False
+    _made = 0.0  # when, by the clock of the loop
+    _rate: Rate
 
     @property
     def idle(self) -> bool:
@@ -49,14 +55,22 @@ class LimitedConnection(asyncio.Protocol):
         answered: bool = getattr(self.cycle, "response_complete", False)
         return answered and self._timer is None and not self.transport.is_closing()
 
+    @property
+    def slow(self) -> bool:
+        """Whether the client should send a head or a body, and sends it too slowly."""
+        awaited = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        young = self.loop.time() - self._made < _YOUNG
+        return awaited and not young and not self.transport.is_closing() and self._rate.value < self.min_rate
+
     def connection_made(self, transport: Any) -> None:
-        """Starts the timer; when there are too many connections, closes an idle one or refuses this one."""
+        """Starts the timer; when there are too many connections, closes the least useful one or refuses this one."""
         super().connection_made(transport)
+        self._made, self._rate = self.loop.time(), Rate(self.loop)
         excess = len(self.connections) - self.max_connections
-        idle = next((other for other in self.connections if other.idle), None) if excess > 0 else None
-        if idle is not None:
-            idle.transport.close()
-        if excess <= 0 or idle is not None:
+        spare = self._spare() if excess > 0 else None
+        if spare is not None:
+            spare.transport.close()
+        if excess <= 0 or spare is not None:
             self._timer = self.loop.call_later(self.head_seconds, transport.close)
             return
         self._refuse(_REFUSED)
@@ -67,6 +81,7 @@ class LimitedConnection(asyncio.Protocol):
         """Stops the timer when a head is complete; starts it when another begins."""
         if self._refused or self.transport.is_closing():
             return
+        self._rate.add(len(data))
         before = self.cycle
         super().data_received(data)
         if self._refused:
@@ -87,6 +102,12 @@ class LimitedConnection(asyncio.Protocol):
         """Stops the timer."""
         self._stop()
         super().connection_lost(exc)
+
+    def _spare(self) -> "LimitedConnection | None":
+        """An idle connection, otherwise the slowest of those that are too slow."""
+        if (idle := next((other for other in self.connections if other.idle), None)) is not None:
+            return idle
+        return min((other for other in self.connections if other.slow), key=lambda one: one._rate.value, default=None)
 
     def _refuse(self, response: bytes) -> None:
         """Sends a last response; what still arrives is ignored, and a moment later the connection is closed."""
@@ -115,7 +136,7 @@ def limited_protocol(
     from vitrail.serve.strict_http import MAX_HEAD, StrictConnection  # noqa: PLC0415
 
     class LimitedProtocol(LimitedConnection, H11Protocol):
-        max_connections = config.max_connections
+        max_connections, min_rate = config.max_connections, config.min_rate
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)

@@ -38,7 +38,9 @@ _LARGE = 4 << 20  # pixels after which free memory is returned to the system
 _PATIENCE = 0.1  # seconds that a dying decoder has to say what it died of
 
 
-def send_message(channel: socket.socket, message: dict[str, Any], payload: bytes = b"") -> None:
+def send_message(
+    channel: socket.socket, message: dict[str, Any], payload: "bytes | bytearray | memoryview" = b""
+) -> None:
     """Sends a message, and the bytes that it announces."""
     text = json.dumps(message).encode()
     channel.sendall(_LENGTH.pack(len(text)) + text)

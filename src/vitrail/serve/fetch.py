@@ -58,7 +58,7 @@ def is_json(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
-def allowed_url(body: bytes, config: ServeConfig) -> Url:
+def allowed_url(body: bytes | bytearray, config: ServeConfig) -> Url:
     """The URL in a body `{"url": "https://…"}`, when the service may fetch from its host."""
     if not config.url_hosts:
         raise HTTPException(
@@ -70,7 +70,7 @@ def allowed_url(body: bytes, config: ServeConfig) -> Url:
     return url
 
 
-def _read_url(body: bytes) -> str:
+def _read_url(body: bytes | bytearray) -> str:
     try:
         data = json.loads(body) if len(body) <= _MAX_BODY else None
     except (ValueError, RecursionError):

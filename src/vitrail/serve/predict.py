@@ -52,7 +52,8 @@ class Predictor:
         with self.limiter.admit() as reservation:
             files = await self.receive(request, reservation)
             reservation.add_images(len(files))
-            each = [self._predict_file(file, request, served, top=top, display=display) for file in files]
+            options = {"reservation": reservation, "top": top, "display": display}
+            each = [self._predict_file(file, request, served, **options) for file in files]
             results = await request.while_connected(_gather(each))
         computed = [result for result in results if "error" not in result]
         if not computed:
@@ -91,12 +92,14 @@ class Predictor:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *arguments))
 
     async def _predict_file(
-        self, file: File, request: Request, served: ServedModel, *, top: int, display: bool
+        self, file: File, request: Request, served: ServedModel, *, reservation: Reservation, top: int, display: bool
     ) -> dict[str, Any]:
         try:
             decoded = await self.decode(file, request, served)
         except HTTPException as error:
             return {"name": file.name, "error": error.detail}
+        finally:
+            reservation.undecoded -= 1
         computed = await self.compute(decoded, served)
         answer = answer_of(computed, served, top=top)
         result = {"name": file.name} | answer.to_json() | {"batch": computed.batch}

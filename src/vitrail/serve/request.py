@@ -41,7 +41,7 @@ class Request(StarletteRequest):
             raise HTTPException(400, f"the query has more than {MAX_PARAMETERS} parameters")
         return self.query_params.get(name)
 
-    async def read(self, reservation: Reservation, config: ServeConfig) -> bytes:
+    async def read(self, reservation: Reservation, config: ServeConfig) -> bytearray:
         """The whole body. One that is too long is read on a while: a client that still sends would miss the error."""
         body, size = bytearray(), 0
         reservation.upload = upload = UploadRate(config.min_rate)
@@ -66,7 +66,7 @@ class Request(StarletteRequest):
             reservation.upload = None
         if size > config.max_bytes:
             raise HTTPException(413, f"the request body exceeds the limit of {config.max_bytes:,} bytes")
-        return bytes(body)
+        return body
 
     async def discard(self, config: ServeConfig) -> None:
         """Reads the rest of a body that is not needed, for the same reason; within limits on bytes and time."""

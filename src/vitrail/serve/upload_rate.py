@@ -11,15 +11,30 @@ WINDOW = 5.0  # seconds; long enough for a phone that changes its network
 _DECAY = 0.5  # seconds after which bytes count for 1/e in the rate
 
 
+class Rate:
+    """Bytes per second, of late: whoever was fast and now rests is slow."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._last, self._recent = loop, loop.time(), 0.0
+
+    def add(self, count: int) -> None:
+        """Counts bytes that have arrived."""
+        self._recent, self._last = self.value * _DECAY + count, self._loop.time()
+
+    @property
+    def value(self) -> float:
+        """Bytes per second."""
+        return self._recent * math.exp((self._last - self._loop.time()) / _DECAY) / _DECAY
+
+
 class UploadRate:
     """Measures one upload; made in the task that reads it. `timeout` is to be entered around the reading."""
 
     def __init__(self, min_rate: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._min_rate, self._window = min_rate, WINDOW
-        self._start = self._last = self._loop.time()  # of the window; of the last bytes
-        self._bytes = 0  # in the window
-        self._recent = 0.0  # bytes, the older ones with less weight
+        self._start, self._bytes = self._loop.time(), 0  # of the window
+        self._rate = Rate(self._loop)
         self.dropped = False
         self.timeout = asyncio.timeout(self._window if min_rate else None)
 
@@ -30,13 +45,13 @@ class UploadRate:
 
     @property
     def rate(self) -> float:
-        """Bytes per second, of late: an upload that was fast and now rests is slow."""
-        return self._recent * math.exp((self._last - self._loop.time()) / _DECAY) / _DECAY
+        """Bytes per second, of late."""
+        return self._rate.value
 
     def add(self, count: int) -> None:
         """Counts bytes that have arrived; moves the deadline on once there are enough for this window."""
-        self._recent, self._last = self.rate * _DECAY + count, self._loop.time()
-        windows = math.floor((self._last - self._start) / self._window)
+        self._rate.add(count)
+        windows = math.floor((self._loop.time() - self._start) / self._window)
         if windows > 0:
             self._start, self._bytes = self._start + windows * self._window, 0
         self._bytes += count
