@@ -63,6 +63,7 @@ def first_version(folder: Path, *, best: dict[str, Any] | None = None, **changes
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(about | changes))
     (folder / "best.json").write_text(json.dumps(best or {"accuracy": 0.75, "images": 40.0}))
+    (folder / "SHA256SUMS").unlink()  # which version 1 did not write
     return folder
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from support.small_data import Made, photos, split
 
+from vitrail.checksums import read_checksums
 from vitrail.data.dataset import Splits
 from vitrail.data.targets import LabelsTarget
 from vitrail.errors import ConfigError, DataError, TrainingError
@@ -47,7 +48,9 @@ def test_the_folder_is_a_checkpoint_of_the_best_model(done: Run) -> None:
     assert model.labels == ("dark", "light")
     assert all(torch.equal(value, done.model.state_dict()[name]) for name, value in model.state_dict().items())
     names = {item.name for item in done.folder.iterdir()}
-    assert names == {"model.safetensors", "config.json", "best.json", "run.json", "metrics.jsonl", "checkpoints"}
+    files = {"model.safetensors", "config.json", "best.json", "run.json"}
+    assert names == {*files, "SHA256SUMS", "metrics.jsonl", "checkpoints"}
+    assert read_checksums(done.folder).keys() == files
 
 
 def test_run_json_says_what_was_decided(done: Run) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from vitrail.data.preprocess import Preprocess
-from vitrail.errors import Unsupported
+from vitrail.errors import CheckpointError, Unsupported
 from vitrail.explain.attention.capture import capture
 from vitrail.explain.attention.cells import LayerView
 from vitrail.explain.attention.layer_views import layer_views
@@ -23,7 +23,7 @@ from vitrail.explain.scoring.map_scores import ScoreLevel, Scoring, score_maps
 from vitrail.explain.scoring.randomisation import shuffled
 from vitrail.explain.unwrap import eval_mode
 from vitrail.models.backbone import Backbone
-from vitrail.tasks.task import Task
+from vitrail.tasks.task import Task, finite_rows
 
 USUAL = ("relevance", "attention", "rollout", "grad_cam", "gradient")  # methods that take one or two passes
 _BASELINES = 2  # maps that do not depend on the model and are scored too
@@ -56,6 +56,8 @@ class PictureExplainer:
         counter.begin("answer")
         with torch.no_grad():
             outputs = task.outputs(images)
+            if not all(finite_rows(outputs)):
+                raise CheckpointError(f"{picture.name}: {self.source} computed numbers that are not finite")
             (answer,) = task.decode(outputs, top=self.top)
             target = targets(task, images, self.target, outputs=outputs)
             score = float(target.score(backbone(images)))

@@ -16,15 +16,15 @@ from vitrail.data.feeds.feed import Feed
 from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.sources.opening import open_whole
 from vitrail.data.split import align
-from vitrail.errors import Unsupported
+from vitrail.errors import CheckpointError, Unsupported
 from vitrail.report import Facts, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
 from vitrail.runs.leakage import trained_on
-from vitrail.runs.predict import Predictor
+from vitrail.runs.predict import Predictor, not_finite
 from vitrail.runs.record import wanted_columns
 from vitrail.tasks.answer import Example
-from vitrail.tasks.task import Outputs, Task
+from vitrail.tasks.task import Outputs, Task, finite_rows
 
 _WORST, _FIRST = 24, 12  # examples that a report shows
 _NAMED = 10  # broken images that it names
@@ -175,7 +175,10 @@ def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], st
     fitted = batches.data.prepare(model.preprocess) == model.preprocess.normalise
 
     def infer(images: Tensor) -> Outputs:
-        return model.outputs(images if fitted else model.preprocess.fit(images)[0])
+        outputs = model.outputs(images if fitted else model.preprocess.fit(images)[0])
+        if not all(finite_rows(outputs)):
+            raise CheckpointError(not_finite(model, batches.data.name))
+        return outputs
 
     return evaluate(model.task, batches, infer, names=names)
 

@@ -15,8 +15,8 @@ from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage, ConfigError, DataError, InputError
 from vitrail.files import read_bytes
-from vitrail.tasks.answer import Prediction
-from vitrail.tasks.task import Task
+from vitrail.tasks.answer import Answer, Prediction
+from vitrail.tasks.task import Task, finite_rows
 
 _WORKERS = 8
 
@@ -81,12 +81,30 @@ def predict(
 
 def _answered(model: Predictor, batch: Sequence[_Read], top: int) -> Iterator[Prediction]:
     images = [read.image for read in batch if read.image is not None]
-    answers = iter(model.task.decode(model.outputs(torch.cat(images)), top=top) if images else ())
+    found = iter(answers(model, torch.cat(images), top=top) if images else ())
     for read in batch:
         if read.image is None or read.maps is None:
             yield Prediction(read.name, error=read.error)
+        elif (answer := next(found)) is None:
+            yield Prediction(read.name, error=not_finite(model, read.name))
         else:
-            yield Prediction(read.name, next(answers).placed(read.maps, read.size))
+            yield Prediction(read.name, answer.placed(read.maps, read.size))
+
+
+def answers(model: Predictor, images: Tensor, *, top: int) -> list[Answer | None]:
+    """The answers to fitted images B C *image_size; None where the model computed a number that is not finite."""
+    outputs = model.outputs(images)
+    finite = finite_rows(outputs)
+    kept = [index for index, good in enumerate(finite) if good]
+    some = outputs if len(kept) == len(finite) else {name: values[kept] for name, values in outputs.items()}
+    found = iter(model.task.decode(some, top=top) if kept else ())
+    return [next(found) if good else None for good in finite]
+
+
+def not_finite(model: object, name: str) -> str:
+    """The error of an image that has no answer, since the model computed NaN or infinity."""
+    source = getattr(model, "source", "the model")
+    return f"{name}: {source} computed numbers that are not finite; its weights are damaged or too large"
 
 
 def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:

@@ -1,11 +1,12 @@
 """run.json and best.json: what a run was and what came of it; one versioned schema, read and written here alone."""
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitrail.checksums import check_file, forget_checksums, write_checksums
 from vitrail.config import from_dict, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import SUFFIXES as TABLES
@@ -14,10 +15,14 @@ from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_from_dict, schema_to_dict
 from vitrail.errors import CheckpointError, ConfigError, nearest
 from vitrail.files import write_json
+from vitrail.models.checkpoint.outline import check_numbers, of_file
+from vitrail.strict_json import read_json
 from vitrail.tasks import TaskConfig
 
 VERSION = 2
 FILE, RESULT = "run.json", "best.json"
+# Everything that a model is opened from; logs, reports and the checkpoints of training have no part in it.
+FILES = (FILE, RESULT, "model.safetensors", "config.json", "task.safetensors", "calibration.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,7 @@ class Record:
             "preprocess": to_dict(self.preprocess),
             "wanted": self.wanted._asdict(),
         }
+        forget_checksums(folder)
         write_json(folder / FILE, {"version": VERSION, **vars(self), **stored})
 
     @classmethod
@@ -65,12 +71,13 @@ class Record:
         if not file.is_file():
             raise CheckpointError(f"{folder} is not a run: it has no {FILE}")
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            check_file(file)
+            data = read_json(file)
             version = data.setdefault("version", 1)
             if version > VERSION:
                 raise CheckpointError(f"{file} has version {version}; this vitrail reads up to {VERSION}: upgrade it")
             return _parsed(data if version == VERSION else _upgraded(data), file)
-        except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
             raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
 
 
@@ -94,11 +101,14 @@ def _parsed(data: dict[str, Any], file: Path) -> Record:
     if (kind := task.pop("kind")) not in TaskConfig.kinds:
         raise CheckpointError(f"{file} is of an unknown task {kind!r}; {nearest(str(kind), TaskConfig.kinds)}")
     parsed = from_dict(TaskConfig.kinds[kind], task)
+    preprocess = from_dict(Preprocess, data.pop("preprocess"))
+    with of_file(file):
+        check_numbers((parsed, preprocess))
     assert isinstance(parsed, TaskConfig)  # noqa: S101  (registered as such)
     given = {
         "task": parsed,
         "schema": schema_from_dict(data.pop("schema")),
-        "preprocess": from_dict(Preprocess, data.pop("preprocess")),
+        "preprocess": preprocess,
         "wanted": wanted,
         "notes": tuple(data.pop("notes", ())),
     }
@@ -135,18 +145,22 @@ class Result:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Writes best.json."""
+        """Writes best.json, and the checksums of all files that the model is in."""
+        forget_checksums(folder)
         write_json(folder / RESULT, {"version": VERSION, "metrics": dict(self.metrics), "state": dict(self.state)})
+        write_checksums(folder, FILES)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Result":
         """The result in a folder; CheckpointError where it is damaged or missing."""
         file = Path(folder) / RESULT
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            check_file(file)
+            data = read_json(file)
             if "version" not in data:
                 data = _upgraded_result(data, Path(folder))
-            metrics = {name: float(value) for name, value in data["metrics"].items()}
+            known = data["metrics"].items()  # one that is undefined is null
+            metrics = {name: math.nan if value is None else float(value) for name, value in known}
             return cls(metrics=metrics, state=dict(data["state"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
@@ -162,6 +176,6 @@ def _upgraded_result(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     state = {"thresholds": data["thresholds"]} if data.get("thresholds") is not None else {}
     file = folder / "calibration.json"
     if file.is_file():
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_json(file)
         state |= {"temperature": stored["calibration"]} if stored["of"]["best"] == data else {}
     return {"metrics": metrics, "state": state}

@@ -6,7 +6,7 @@ trained.predict("picture.jpg", top=3)
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -14,6 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from vitrail.config import to_dict
 from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget
@@ -22,13 +23,14 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
 from vitrail.models.checkpoint.headed import has_head
+from vitrail.models.checkpoint.outline import check_layers, of_file, outlined
 from vitrail.models.registry import create, name_of
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.headed import open_head
 from vitrail.runs.paths import checkpoint_path, is_name
 from vitrail.runs.predict import Input, predict
-from vitrail.runs.record import RESULT, Record, Result, is_run
+from vitrail.runs.record import FILE, RESULT, Record, Result, is_run
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.task import Task
@@ -151,14 +153,28 @@ def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None)
 
 
 def _task_of(record: Record, result: Result, backbone: Backbone, folder: Path) -> Task:
+    stored = read(folder / BESIDE).tensors if (folder / BESIDE).is_file() else {}
+    with of_file(folder / FILE):
+        _check_task(record, backbone, stored)
     task = record.task.build(backbone, record.schema)
     try:
         task.load_state(result.state)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"incomplete run folder: {folder / RESULT} is damaged ({error!r})") from error
     if beside_model(task):
-        task.load_state_dict(task.state_dict() | read(folder / BESIDE).tensors)
+        task.load_state_dict(task.state_dict() | (stored or read(folder / BESIDE).tensors))
     return task
+
+
+def _check_task(record: Record, backbone: Backbone, stored: Mapping[str, Tensor]) -> None:
+    """CheckpointError where what a task has beside its model, such as a decoder, is not in the file of that."""
+    check_layers(to_dict(record.task), len(stored))
+    outline = outlined(lambda: record.task.build(backbone, record.schema), tensors=len(stored))
+    shapes = outline.state_dict()
+    for name in beside_model(outline):
+        if name in stored and stored[name].shape != shapes[name].shape:
+            shape = tuple(stored[name].shape)
+            raise CheckpointError(f"the task has {name} {tuple(shapes[name].shape)}; {BESIDE} has {shape}")
 
 
 def beside_model(task: Task) -> list[str]:

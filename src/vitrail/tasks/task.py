@@ -261,6 +261,13 @@ def distance(expected: "np.ndarray[Any, Any]", found: "np.ndarray[Any, Any]") ->
     return error, float(((first * second).sum(axis=1) / np.maximum(norms, 1e-12)).min())
 
 
+def finite_rows(outputs: Outputs) -> list[bool]:
+    """For each image, whether none of its outputs is NaN or infinite."""
+    rows = [torch.isfinite(values).flatten(1).all(dim=1) for values in outputs.values()]  # B each
+    found: list[bool] = torch.stack(rows).all(dim=0).tolist()
+    return found
+
+
 def require_finite(values: Tensor) -> Tensor:
     """The same values; ValueError where one is NaN or infinite, since no answer can be made of it."""
     if not bool(torch.isfinite(values).all()):

@@ -86,5 +86,8 @@ def test_stacked_parts():
 def test_expansion_and_depth():
     assert [each.theirs for each in expand([rule("blocks.{i}.a", "b{i}")], 2)] == [("b0",), ("b1",)]
     assert expand([rule("blocks.{i}.a")], 0) == []
-    assert depth_of(["blocks.0.a", "blocks.11.b", "norm"]) == 12
+    assert depth_of(["blocks.0.a", "blocks.1.b", "norm"]) == 2
+    for far in ("blocks.11.b", f"blocks.{'9' * 50}.b"):
+        with pytest.raises(CheckpointError, match="missing"):
+            depth_of(["blocks.0.a", far])
     assert depth_of(["norm"]) == 0

@@ -10,6 +10,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_from_dict, schema_to_dict
 from vitrail.errors import CheckpointError, ConfigError, nearest
+from vitrail.models.checkpoint.outline import MAX_SIDE, check_numbers, of_file
 from vitrail.models.registry import family_of
 from vitrail.runs.trained import TrainedModel
 from vitrail.strict_json import from_json, to_json
@@ -84,7 +85,8 @@ class Card:
                 raise CheckpointError(
                     f"{name} has a card of version {version}; this vitrail reads {VERSION}: export the model again"
                 )
-            return cls(**_parsed(data))
+            with of_file(name):
+                return cls(**_parsed(data))
         except (ValueError, TypeError, AttributeError, KeyError, ConfigError) as error:
             raise CheckpointError(f"{name} has damaged vitrail metadata: {error!r}") from error
 
@@ -95,9 +97,13 @@ def _parsed(data: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"unknown key {min(wrong)!r}; {nearest(min(wrong), known)}")
     task = dict(data.pop("task"))
     kind = TaskConfig.kinds[task.pop("kind")]
+    config, preprocess = from_dict(kind, task), from_dict(Preprocess, data["preprocess"])
+    check_numbers((config, preprocess))
+    if not isinstance(step := data.get("step"), int | None) or (step is not None and not 0 < step <= MAX_SIDE):
+        raise ConfigError(f"step is {step!r}; it must be a number of pixels")
     return data | {
-        "config": from_dict(kind, task),
+        "config": config,
         "schema": schema_from_dict(data["schema"]),
-        "preprocess": from_dict(Preprocess, data["preprocess"]),
+        "preprocess": preprocess,
         "kept": tuple(data.get("kept", ())),
     }

@@ -16,7 +16,7 @@ from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.sources.table import PATH
 from vitrail.errors import BrokenImage, ConfigError, DataError
 from vitrail.files import open_regular, read_bytes
-from vitrail.runs.predict import Predictor, image_files
+from vitrail.runs.predict import Predictor, answers, image_files, not_finite
 from vitrail.tasks.answer import Prediction
 
 TABLES = {".csv": ",", ".tsv": "\t"}  # the separator of cells
@@ -91,12 +91,14 @@ def _predicted(
     model: Predictor, images: Sequence[ImageFile], fitted: Sequence[Tensor | str], top: int
 ) -> Iterator[Prediction]:
     tensors = [one for one in fitted if isinstance(one, Tensor)]
-    answers = iter(model.task.decode(model.outputs(torch.cat(tensors)), top=top) if tensors else ())
+    made = iter(answers(model, torch.cat(tensors), top=top) if tensors else ())
     for image, found in zip(images, fitted, strict=True):
         if isinstance(found, str):
             yield Prediction(image.name, error=found)
+        elif (answer := next(made)) is None:
+            yield Prediction(image.name, error=not_finite(model, image.name))
         else:
-            yield Prediction(image.name, next(answers))
+            yield Prediction(image.name, answer)
 
 
 def _fitted(model: Predictor, image: ImageFile) -> Tensor | str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from vitrail.checksums import forget_checksums
 from vitrail.config import apply
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice, Notice, VitrailError, nearest
@@ -18,6 +19,7 @@ from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.files import PICKLES, Weights, is_word, read
 from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.huggingface import HuggingFace
+from vitrail.models.checkpoint.outline import check_layers, check_numbers, of_file, outlined
 from vitrail.models.checkpoint.pixels import PROCESSOR, for_timm, read_preprocess
 from vitrail.models.checkpoint.processors import write_processor
 from vitrail.models.checkpoint.timm import Timm
@@ -57,13 +59,13 @@ def load(
     found = _read(weights, hint)
     if hint is not None:
         check_match(found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path)
+    with of_file(weights.path):
+        check_numbers(found.config, tensors=len(found.tensors))
+        outline = outlined(lambda: build(FAMILIES[found.family], found.config), tensors=len(found.tensors))
+        state = to_ours(found, outline)
     # Nothing is rounded before the end: positions are resampled in full precision, and float64 stays float64.
     with SkipInit():
         backbone = build(FAMILIES[found.family], found.config).to(torch.promote_types(dtype, torch.float32))
-    try:
-        state = to_ours(found, backbone)
-    except CheckpointError as error:
-        raise CheckpointError(f"{weights.path}: {error}") from error
     backbone.load_state_dict(state)
     backbone.labels = tuple(found.labels) if found.labels else None
     if image_size is not None:
@@ -105,6 +107,8 @@ def _preprocess(file: Path, config: BackboneConfig) -> Preprocess | None:
 def _read(weights: Weights, hint: BackboneConfig | None) -> Found:
     """The model of the weights; unexpected shapes or entries are reported as a damaged file."""
     try:
+        with of_file(weights.path):
+            check_layers(weights.config, len(weights.tensors))
         dialect, weights = _recognise(weights)
         return dialect.read(weights, hint)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -156,6 +160,7 @@ def save(model: Backbone, path: str | Path) -> Path:
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
     # One entry, since safetensors shuffles several: the same model gives the same bytes.
     metadata = {"vitrail": f"{digest(header, state)} {header}"}
+    forget_checksums(file.parent)
     write_tensors(file, state, metadata, config=about if file != path else None)
     return file
 

@@ -12,6 +12,8 @@ from vitrail.errors import CheckpointError, listed
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.files import Weights
 
+_DIGITS = 10  # of the number of a block
+
 
 class Rule(NamedTuple):
     """One of our tensors, and the tensor or tensors in which another project stores it.
@@ -143,8 +145,12 @@ def expand(rules: Iterable[Rule], depth: int) -> list[Rule]:
 
 
 def depth_of(names: Iterable[str], pattern: str = r"blocks\.(\d+)\.") -> int:
-    """How many blocks there are in a list of tensor names."""
-    return max((int(match[1]) + 1 for name in names if (match := re.match(pattern, name))), default=0)
+    """How many blocks there are in a list of tensor names; CheckpointError where they cannot all be there."""
+    numbers = [match[1] for name in names if (match := re.match(pattern, name))]
+    depth = max((int(digits) + 1 for digits in numbers if len(digits) < _DIGITS), default=0)
+    if depth > len(numbers) or any(len(digits) >= _DIGITS for digits in numbers):
+        raise CheckpointError(f"tensors are numbered up to block {max(numbers, key=len)[:20]}, and most are missing")
+    return depth
 
 
 def _seen(tensor: Tensor) -> str:

@@ -1,6 +1,5 @@
 """Weight files of all formats: reading them."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitrail.checksums import check_file
 from vitrail.errors import CheckpointError
+from vitrail.models.checkpoint.headers import check_pickle, check_plain, read_header
 from vitrail.models.checkpoint.unwrap import KEYS, take_out, without_wrappers
+from vitrail.strict_json import read_json
 from vitrail.suggest import suggest_path
 
 PICKLES = (".pth", ".pt", ".bin", ".tar")
@@ -34,6 +36,7 @@ class Weights:
     config: dict[str, Any] | None = None  # config.json in the same folder
     metadata: Mapping[str, str]  # the header of a safetensors file
     image_size: tuple[int, int] | None = None  # what the caller says, where shapes do not tell it
+    verified: bool = False  # the file has the checksum that was written beside it
 
 
 def read(path: Path, *, names: Collection[str] = ()) -> Weights:
@@ -46,12 +49,12 @@ def read(path: Path, *, names: Collection[str] = ()) -> Weights:
         usual = ": neither a file, a folder nor a model of `vitrail models`" if is_word(path) and names else ""
         raise CheckpointError(f"{path} does not exist" + (usual if hint is None else f"; {hint}"))
     file = _find(path) if path.is_dir() else path
-    if file.name.endswith(".index.json"):
-        tensors, metadata = _read_shards(file)
-    else:
-        tensors, metadata = _read_file(file)
+    sharded = file.name.endswith(".index.json")
+    verified = not sharded and check_file(file)
+    tensors, metadata = _read_shards(file) if sharded else _read_file(file)
     config = _read_json(file.parent / "config.json")
-    return Weights(path=file, tensors=without_wrappers(tensors), metadata=metadata, config=config)
+    plain = without_wrappers(tensors)
+    return Weights(path=file, tensors=plain, metadata=metadata, config=config, verified=verified)
 
 
 def is_word(path: Path) -> bool:
@@ -86,14 +89,18 @@ def _read_file(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    read_header(file)
     try:
         with safe_open(file, framework="pt") as handle:
             return {name: handle.get_tensor(name) for name in handle.keys()}, handle.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}") from error
+    except RuntimeError as error:  # torch, where the system cannot map the file
+        raise CheckpointError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _read_pickle(file: Path) -> dict[str, Tensor]:
+    check_pickle(file)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle raises almost anything
@@ -102,6 +109,11 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
             f"loaded from a pickle (weights_only=True): {type(error).__name__}: {str(error).split('. ')[0]}"
         ) from error
     tensors = take_out(content)
+    try:
+        for name, tensor in tensors.items():
+            check_plain(name, tensor)
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not a file of plain tensors: {error}") from error
     if not tensors:
         raise CheckpointError(f"{file} has no tensors at its top level or under the usual keys: {', '.join(KEYS)}")
     return tensors
@@ -115,8 +127,9 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(where.values())):
         shard = index.parent / name
-        if shard.parent != index.parent or not shard.is_file():
+        if Path(name).name != name or not shard.is_file():
             raise CheckpointError(f"{index} names the shard {name}, which is missing from its folder")
+        check_file(shard)
         tensors |= _read_file(shard)[0]
     if wrong := sorted(set(where) ^ set(tensors)):
         raise CheckpointError(f"{index} and its shards disagree on {len(wrong)} tensors: {', '.join(wrong[:8])}")
@@ -127,8 +140,9 @@ def _read_json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        check_file(file)
+        content = read_json(file)
+    except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} is not a JSON object")

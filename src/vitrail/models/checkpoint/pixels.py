@@ -1,6 +1,5 @@
 """Which preprocessing some weights were trained with: the weights say so, or the files beside them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from vitrail.config import from_dict, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.processors import read_processor
+from vitrail.strict_json import from_json, read_json
 
 Size = tuple[int, int]
 
@@ -32,7 +32,7 @@ def read_preprocess(path: Path, *, image_size: Size | None = None) -> Preprocess
         if found is not None or not file.is_file():
             continue
         try:
-            found = read(json.loads(file.read_text(encoding="utf-8")), folder, image_size)
+            found = read(read_json(file), folder, image_size)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise CheckpointError(f"cannot read from {file} how images are preprocessed: {error}") from error
     return found if found is None or image_size is None else replace(found, image_size=image_size)
@@ -65,7 +65,7 @@ def _header(path: Path) -> Mapping[str, Any]:
     try:
         with safe_open(file, framework="pt") as opened:
             text = (opened.metadata() or {}).get("vitrail", "")
-        found = json.loads(text.partition(" ")[2] or "{}")
+        found = from_json(text.partition(" ")[2] or "{}")
     except (SafetensorError, OSError, ValueError):  # whoever loads the weights says what is wrong with them
         return {}
     return found if isinstance(found, Mapping) else {}
@@ -111,7 +111,7 @@ def _of_timm(about: Mapping[str, Any], image_size: Size | None) -> Preprocess | 
 
 def _of_processor(about: Mapping[str, Any], folder: Path, image_size: Size | None) -> Preprocess | None:
     beside = folder / "config.json"
-    config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    config = read_json(beside) if beside.is_file() else {}
     return read_processor(about, str(config.get("model_type", "")))
 
 

@@ -1,0 +1,103 @@
+"""What weight files say of themselves, without reading their tensors: names, types and shapes."""
+
+import math
+import struct
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import CheckpointError
+from vitrail.files import open_regular
+from vitrail.strict_json import from_json
+
+MAX_HEADER = 16 * 2**20  # bytes
+MAX_TENSORS = 100_000
+_MAX_AXES = 16
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64,
+    "C64": 64,
+}  # fmt: skip
+_TYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "F16": torch.float16,
+    "BF16": torch.bfloat16, "I32": torch.int32, "F32": torch.float32, "I64": torch.int64, "F64": torch.float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Header:
+    """The shapes of a file's tensors, as tensors without memory, and its metadata."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+
+def read_header(file: Path) -> Header:
+    """The header of a .safetensors; CheckpointError where it does not describe the file."""
+    try:
+        with open_regular(file) as opened:
+            start = opened.read(8)
+            size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if not 2 <= size <= MAX_HEADER:
+                raise ValueError(f"its header has {size:,} bytes; from 2 to {MAX_HEADER:,} are allowed")
+            content = from_json(opened.read(size))
+            room = opened.seek(0, 2) - 8 - size
+        metadata = content.pop("__metadata__", {})
+        if len(content) > MAX_TENSORS:
+            raise ValueError(f"it has {len(content):,} tensors; the most is {MAX_TENSORS:,}")
+        end = 0
+        for name, about in sorted(content.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+            end = _check_entry(name, about, end)
+        if end != room:
+            raise ValueError(f"its header describes {end:,} bytes of tensors, and {room:,} follow it")
+        tensors = {name: _without_memory(about) for name, about in content.items()}
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("its metadata are not texts")
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error) as error:
+        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}") from error
+    return Header(tensors, metadata)
+
+
+def _check_entry(name: str, about: dict[str, Any], start: int) -> int:
+    """Where the bytes of a tensor end; ValueError unless they begin at `start` and are as many as its shape needs."""
+    sides, (begin, end) = about["shape"], about["data_offsets"]
+    if len(sides) > _MAX_AXES or any(type(side) is not int or side < 0 for side in sides):
+        raise ValueError(f"the shape of {name[:100]!a} is not of whole numbers")
+    bits = math.prod(sides) * _BITS[about["dtype"]]
+    if begin != start or end < begin or 8 * (end - begin) != bits:
+        raise ValueError(f"the offsets of {name[:100]!a} do not match its shape")
+    return int(end)
+
+
+def _without_memory(about: dict[str, Any]) -> Tensor:
+    return torch.empty(about["shape"], dtype=_TYPES.get(about["dtype"], torch.uint8), device="meta")
+
+
+def check_pickle(file: Path) -> None:
+    """CheckpointError for an archive of torch.save that unpacks to more than the file."""
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        raise CheckpointError(f"{file} is compressed, which torch.save never does, and is not opened")
+    if sum(part.file_size for part in parts) > file.stat().st_size or len(parts) > 2 * MAX_TENSORS:
+        raise CheckpointError(f"{file} would unpack to more than its own size, and is not opened")
+
+
+def check_plain(name: str, tensor: Tensor) -> None:
+    """ValueError for a tensor without memory of its own for each of its elements: expanded, sparse, meta, quantised."""
+    plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
+    if not plain or type(tensor) not in (Tensor, torch.nn.Parameter):
+        raise ValueError(f"{name[:100]!a} is not a plain tensor")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError(f"{name[:100]!a} has {tensor.numel():,} elements, and fewer in the file")
