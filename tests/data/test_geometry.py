@@ -145,17 +145,20 @@ def augmented(config: AugmentConfig, size: tuple[int, int], number: int, aspects
     stored=sizes,
     size=st.tuples(st.integers(40, 72), st.integers(40, 72)),
     same=st.booleans(),
-    crop=st.sampled_from(["resized", "shift", "none"]),
+    crop=st.sampled_from(["resized", "shift", "none", "jitter"]),
     flip=st.booleans(),
+    rotate=st.sampled_from([0.0, 40.0]),
     rounds=st.sampled_from([0, 1, 3]),
     number=st.integers(0, 10_000),
     pick=st.floats(0, 1),
 )
-def test_augment_returns_the_map_that_it_applies(stored, size, same, crop, flip, rounds, number, pick):
+def test_augment_returns_the_map_that_it_applies(stored, size, same, crop, flip, rotate, rounds, number, pick):
     stored = size if same else stored
-    config = AugmentConfig(crop=crop, flip=flip, randaugment=rounds, padding=6)
+    rounds = 0 if rotate else rounds  # a dot could be outside between the two
+    config = AugmentConfig(crop=crop, flip=flip, rotate=rotate, randaugment=rounds, padding=6)
     blank = torch.zeros(1, 3, *stored, dtype=torch.uint8)
-    run, placed = augmented(config, size, number), augmented(replace(config, randaugment=0), size, number)
+    plain = replace(config, randaugment=0, rotate=0.0)
+    run, placed = augmented(config, size, number), augmented(plain, size, number)
     check(run(blank)[1][0], stored, size, lambda images: run(images)[0], pick, first=placed(blank)[1][0])
 
 

@@ -79,7 +79,7 @@ def _stored(plan: Plan, dataset: Dataset, *, learning: bool) -> Preprocess:
 
 def _crops(plan: Plan) -> bool:
     """Whether images to learn from are cropped at random."""
-    return plan.config.augment.crop == "resized"
+    return plan.config.augment.crops
 
 
 def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
@@ -193,8 +193,9 @@ class Treatment:
     def __init__(self, plan: Plan, images: ImageSet, device: torch.device) -> None:
         config = plan.config
         self.augment = Augment(
-            config.augment, plan.preprocess, seed=config.seed, schema=plan.schema, aspects=images.aspects(device)
-        )
+            config.augment, plan.preprocess, seed=config.seed, schema=plan.schema, aspects=images.aspects(device),
+            epochs=config.epochs,
+        )  # fmt: skip
         mixes = config.mix.mixup or config.mix.cutmix or config.mix.patch_mixup
         self.mix = Mix(config.mix, schema=plan.schema, seed=config.seed) if mixes else None
 

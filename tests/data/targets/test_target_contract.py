@@ -309,7 +309,7 @@ BROKEN = {
     "check_refusal": {"refusal": lambda self, parts: None},
     "check_lost": {"lost": lambda self, before, after: ("age",)},
     "check_load": {"load": lambda self, value: value.clone()},
-    "check_paste": {"paste": lambda self, values, other, region: values},
+    "check_paste": {"paste": lambda self, values, other, region, hidden=None: values},
     "check_mix": {"mix": lambda self, values, partner, share: values + values[partner] * (1 - share)},
     "check_move": {"move": lambda self, values, maps, size: values[:, :1]},
     "check_text_and_drawing": {"text": lambda self, value: ""},

@@ -315,9 +315,8 @@ def _given_away(what: str, by_group: dict[str, Counter[str]]) -> Iterable[str]:
 def _packed(splits: Splits, samples: Sequence[Sample], image_size: tuple[int, int]) -> int:
     """The bytes of the packed images as `train` stores them by default: with room for crops, grey if all are."""
     grey = all(" grey" in sample.kind for sample in samples if sample.broken is None)
-    cropped = AugmentConfig().crop == "resized"
     preprocess = Preprocess(image_size=image_size, channels=1 if grey else 3)
-    return stored_bytes(splits, preprocess, cropped=cropped)
+    return stored_bytes(splits, preprocess, cropped=AugmentConfig().crops)
 
 
 def _costs(

@@ -72,6 +72,11 @@ def whole_boxes(like: Tensor, size: Size) -> Boxes:
     return Boxes(zero, zero, zero + size[0], zero + size[1], fits=zero == 0)
 
 
+def whole_maps(like: Tensor) -> Tensor:
+    """Maps that move nothing, as many as `like` has: B 2 3 -> B 2 3."""
+    return torch.eye(2, 3, device=like.device).expand_as(like)
+
+
 def compose(first: Tensor, then: Tensor) -> Tensor:
     """The map of two moves in this order; maps go from new pixels to old: B 2 3, B 2 3 -> B 2 3."""
     linear = (first[:, :, :2, None] * then[:, None, :, :]).sum(2)  # B 2 3; not a matrix product, which TF32 would round
@@ -110,6 +115,30 @@ def crop_all(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor) -> Tenso
     return torch.stack(parts, dim=1)
 
 
+def place(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor, fill: Tensor) -> Tensor:
+    """As `crop`, for boxes that lie between pixels and may reach outside of the image, where `fill` C 1 1 is."""
+    rows = _covered(boxes.top, boxes.height, images.shape[2], size[0], mirror=torch.zeros_like(flip))  # B H'
+    columns = _covered(boxes.left, boxes.width, images.shape[3], size[1], mirror=flip)  # B W'
+    covered = (rows[:, :, None] & columns[:, None, :])[:, None]  # B 1 H' W'
+    return torch.where(covered, crop_all(images, boxes, size, flip=flip), fill)
+
+
+def _covered(start: Tensor, length: Tensor, size_in: int, size_out: int, *, mirror: Tensor) -> Tensor:
+    """Which pixels of the output have their centre in the image, along one axis: B out bool."""
+    steps = torch.arange(size_out, device=start.device) + 0.5
+    steps = torch.where(mirror[:, None], size_out - steps, steps)  # B out
+    centres = start[:, None] + steps * (length / size_out)[:, None]
+    return (centres > 0) & (centres < size_in)
+
+
+def rotations(degrees: Tensor, size: Size) -> Tensor:
+    """Maps B 2 3 from pixels of images that are turned about their centre by angles B to those before."""
+    turn = torch.deg2rad(degrees)
+    cosine, sine, x, y = turn.cos(), turn.sin(), size[1] / 2, size[0] / 2
+    rows = (cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y)
+    return torch.stack(rows, dim=-1).unflatten(-1, (2, 3))
+
+
 def crop_each(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor) -> Tensor:
     """`crop` in a loop over images."""
     corners = torch.stack(boxes[:4], dim=1).long().tolist()
@@ -131,7 +160,7 @@ def axis_weights(start: Tensor, length: Tensor, size_in: int, size_out: int, *, 
     reach = scale.clamp(min=1)  # antialiasing: the filter is wider where the image shrinks
     distance = ((pixels - centres[:, :, None]) / reach[:, :, None]).abs()  # B out in
     weights = _cubic(distance) * _inside(start, length, size_in)[:, None]
-    return weights / weights.sum(dim=2, keepdim=True)
+    return weights / weights.sum(dim=2, keepdim=True).clamp(min=1e-6)  # none, where a box reaches outside
 
 
 def _cubic(distance: Tensor) -> Tensor:
@@ -141,9 +170,9 @@ def _cubic(distance: Tensor) -> Tensor:
 
 
 def _inside(start: Tensor, length: Tensor, size: int) -> Tensor:
-    """Which pixels of an axis are in a range: B size bool."""
-    pixels = torch.arange(size, device=start.device)
-    return (pixels >= start[:, None]) & (pixels < (start + length)[:, None])
+    """Which pixels of an axis have their centre in a range: B size bool."""
+    pixels = torch.arange(size, device=start.device) + 0.5
+    return (pixels > start[:, None]) & (pixels < (start + length)[:, None])
 
 
 def shift(images: Tensor, down: Tensor, right: Tensor, padding: int) -> Tensor:

@@ -162,10 +162,10 @@ class BoxesTarget(Target, kind="boxes"):
         clipped = clip(moved, size)
         return _kept(values, clipped, area(clipped) / area(moved).clamp(min=1e-9))
 
-    def paste(self, values: Tensor, other: Tensor, region: Tensor) -> Tensor:
+    def paste(self, values: Tensor, other: Tensor, region: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Boxes of both images, shrunk to what is visible of them: B M 7, B P 7 -> B M+P 7."""
-        both = [_kept(one, *trim(one[..., BOX], visible)) for one, visible in ((values, ~region), (other, region))]
-        return torch.cat(both, dim=1)
+        seen = ((values, ~(region if hidden is None else hidden)), (other, region))
+        return torch.cat([_kept(one, *trim(one[..., BOX], visible)) for one, visible in seen], dim=1)
 
     def objects(self, values: Tensor, draws: Tensor, size: tuple[int, int]) -> Tensor | None:
         """About half of the boxes of each image."""

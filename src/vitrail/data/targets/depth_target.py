@@ -67,7 +67,7 @@ class DepthTarget(Target, kind="depth"):
         """The distance of the nearest pixel, as two distances have no meaningful mean; unknown outside."""
         return move_pixels(values, maps, size, 0.0)
 
-    def paste(self, values: Tensor, other: Tensor, region: Tensor) -> Tensor:
+    def paste(self, values: Tensor, other: Tensor, region: Tensor, hidden: Tensor | None = None) -> Tensor:
         """The pixels of the other image in the region."""
         return torch.where(region, other, values)
 

@@ -97,7 +97,7 @@ class MaskTarget(Target, kind="mask"):
         """The class of the nearest pixel; pixels from outside of the image are ignored."""
         return move_pixels(values, maps, size, IGNORE)
 
-    def paste(self, values: Tensor, other: Tensor, region: Tensor) -> Tensor:
+    def paste(self, values: Tensor, other: Tensor, region: Tensor, hidden: Tensor | None = None) -> Tensor:
         """The pixels of the other image in the region."""
         return torch.where(region, other, values)
 

@@ -135,8 +135,11 @@ class Target(Choice):
         """Values of mixed images: `share` B 1 is the part of each image that stays; ConfigError if they cannot mix."""
         raise ConfigError(f"targets of kind {self.kind!r} cannot be mixed; turn off mixup, cutmix and patch_mixup")
 
-    def paste(self, values: Tensor, other: Tensor, region: Tensor) -> Tensor:
-        """Values of images in which the pixels `region` B H W come from images with the values `other`."""
+    def paste(self, values: Tensor, other: Tensor, region: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Values of images in which the pixels `region` B H W come from images with the values `other`.
+
+        `hidden` B H W are all pixels that will be covered, where more is pasted afterwards; `region` by default.
+        """
         raise ConfigError(f"targets of kind {self.kind!r} cannot be pasted; turn off mosaic and copy_paste")
 
     def objects(self, values: Tensor, draws: Tensor, size: tuple[int, int]) -> Tensor | None:
