@@ -17,6 +17,7 @@ import vitrail
 from vitrail.api import open_engine, open_explainer
 from vitrail.cli import main
 from vitrail.errors import ConfigError
+from vitrail.serve import supervisor
 from vitrail.serve.model import ServedModel
 from vitrail.serve.opening import Opening
 
@@ -69,6 +70,7 @@ def test_the_explained_model_must_be_the_served_one(tmp_path: Path) -> None:
         (["--tls-key", "key.pem"], "certificate"),
         (["--allow-urls", "*"], "not a valid host"),
         (["--allow-urls", ","], "--allow-urls"),
+        (["--allow-host", "example.org", "--allow-host", "example.org:80"], "example.org:80"),
         (["--api-key-file", "gone"], "gone"),
         (["--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8080"),
     ],
@@ -76,6 +78,15 @@ def test_the_explained_model_must_be_the_served_one(tmp_path: Path) -> None:
 def test_options_that_are_not_valid(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "packaged", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_full_disk_does_not_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full to write to")
+    monkeypatch.setattr(supervisor, "serve", lambda opening, config, on_ready: on_ready("http://x", "a model"))
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["serve", "packaged"]) == 0
 
 
 def test_the_supervisor_does_without_torch() -> None:

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import socket
 
+import pytest
 from support.listening import Address, listening
 from support.small_service import Held, app, picture, until
 
+from vitrail.serve import connections
 from vitrail.serve.config import ServeConfig
 
 
@@ -63,6 +66,24 @@ def test_slow_heads() -> None:
             assert await silent.read() == b""  # one that says nothing at all
             writer.close()
             other.close()
+
+    asyncio.run(story())
+
+
+def test_a_response_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.2)
+
+    async def story() -> None:
+        async with asyncio.timeout(60), listening(app(), ServeConfig(), 60.0) as (address, open_connections):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(client, address)
+                many = 3000 * b"GET /page.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
+                with contextlib.suppress(OSError):
+                    await asyncio.get_running_loop().sock_sendall(client, many)
+                await until(lambda: not open_connections)
+            assert (await answered(address)).startswith(b"HTTP/1.1 200")
 
     asyncio.run(story())
 

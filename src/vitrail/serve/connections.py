@@ -16,6 +16,7 @@ HEAD_SECONDS = 10.0  # for the head of a request, from the connection or from it
 # way at that moment would be lost.
 KEEP_ALIVE_SECONDS = 75
 _YOUNG = 1.0  # seconds: how fast the client of a new connection is, is not known yet
+READ_SECONDS = 60.0  # for a response to be read
 _LINGER = 1.0  # seconds for which a refused connection stays open: a client that is still sending would miss the answer
 
 
@@ -45,6 +46,7 @@ class LimitedConnection(asyncio.Protocol):
     min_rate: int
 
     _timer: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None  # runs while a response waits for its client
     _refused = False
     _made = 0.0  # when, by the clock of the loop
     _rate: Rate
@@ -65,6 +67,7 @@ class LimitedConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Starts the timer; when there are too many connections, closes the least useful one or refuses this one."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` as soon as the client does not keep up
         self._made, self._rate = self.loop.time(), Rate(self.loop)
         excess = len(self.connections) - self.max_connections
         spare = self._spare() if excess > 0 else None
@@ -101,7 +104,18 @@ class LimitedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timer."""
         self._stop()
+        self._stop_reading()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Starts the time that the client has to read the response."""
+        self._reading = self.loop.call_later(READ_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Everything is sent."""
+        self._stop_reading()
+        super().resume_writing()
 
     def _spare(self) -> "LimitedConnection | None":
         """An idle connection, otherwise the slowest of those that are too slow."""
@@ -119,6 +133,11 @@ class LimitedConnection(asyncio.Protocol):
             self._timer = self.loop.call_later(_LINGER, self.transport.close)
         else:
             self.transport.close()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _stop(self) -> None:
         if self._timer is not None:
