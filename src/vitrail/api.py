@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrail.deploy.artefact.engine import Engine
     from vitrail.deploy.artefact.ship import Shipped
     from vitrail.deploy.bench import Bench
+    from vitrail.deploy.verify import Verification
     from vitrail.explain.page.gallery import Gallery
     from vitrail.report import Report
     from vitrail.runs.evaluate import Evaluation
@@ -179,6 +180,16 @@ def doctor(data: str | Path, *, label: str | None = None, **options: Any) -> "Re
     return examine(data, wanted=Wanted(columns), **options)
 
 
+def verify(path: str | Path = PACKAGED, *, accept: bool = False) -> "Verification":
+    """What a run, checkpoint, exported model, pack or table of predictions is, and whether it is whole (`.ok`).
+
+    Nothing is loaded for that. `accept` writes new checksums first, for files that were edited on purpose.
+    """
+    from vitrail.deploy.verify import verify as look  # noqa: PLC0415
+
+    return look(path, accept=accept)
+
+
 def open_weights(
     source: str | Path, *, device: str | None = None, image_size: int | tuple[int, int] | None = None
 ) -> TrainedModel:
@@ -195,7 +206,7 @@ def open_weights(
     if source == PACKAGED:
         warnings.warn(f"the model is {model.about}", Notice, stacklevel=2)
     elif not model.preprocess_known:
-        text = f"no file beside {source} tells how images were preprocessed; assumed: {model.preprocess}"
+        text = f"no file beside {source} says how images were preprocessed; assumed: {model.preprocess}"
         warnings.warn(text, Notice, stacklevel=2)
     return model
 

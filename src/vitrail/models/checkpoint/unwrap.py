@@ -92,4 +92,4 @@ def say_prefix(tensors: Mapping[str, Tensor], prefix: str) -> None:
     left = [name for name in tensors if not name.startswith(prefix)]
     parts = ", ".join(sorted({name.split(".")[0] for name in left})[:6])
     out = f"; {len(left)} other tensors were left out ({parts})" if left else ""
-    warnings.warn(f"the weights behind {prefix!r} were taken{out}", ChosenNotice, stacklevel=4)
+    warnings.warn(f"using the weights with the prefix {prefix!r}{out}", ChosenNotice, stacklevel=4)
