@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from vitrail.config import Alias, Choice, apply, from_dict, to_dict
+from vitrail.config import Alias, Choice, Config, Rate, apply, from_dict, to_dict
 from vitrail.errors import ConfigError
 
 
@@ -101,6 +101,21 @@ def test_what_does_not_fit_is_explained(changes, message):
     with pytest.raises(ConfigError) as caught:
         apply(WINDOW, changes)
     assert message in str(caught.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rated(Config):
+    share: Rate = 0.5
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**5000), "x" * 10**6, ["x"] * 10**5], ids=["400", "5000", "text", "list"]
+)
+def test_a_value_of_any_length_is_refused_in_a_short_message(value):
+    for kind, name in ((Window, "size"), (Window, "margin"), (Window, "glass"), (Rated, "share")):
+        with pytest.raises(ConfigError) as refused:
+            from_dict(kind, {"panes": 1, name: value} if kind is Window else {name: value})
+        assert len(str(refused.value)) < 400
 
 
 def test_a_mapping_merges_into_what_is_there_and_a_new_kind_starts_afresh():

@@ -64,12 +64,45 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert read_recipe(file) == {}
 
 
-@pytest.mark.parametrize(("text", "message"), [("epochs: [", "YAML"), ("- epochs", r"list.*mapping")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs: [", "YAML"),
+        ("- epochs", r"list.*mapping"),
+        ("epochs: 2024-99-99", "YAML"),
+        ("epochs: 1" + "0" * 5_000, "YAML"),
+        ("[" * 5_000, "YAML"),
+        ("1: 2", "key"),
+        ("epochs: &a [*a]", "anchors"),
+        (
+            "\n".join(["a0: &a0 [x, x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 12))]),
+            "anchors",
+        ),
+        ("#" * 2_000_000, "bytes"),
+    ],
+    ids=[
+        "unfinished",
+        "a list",
+        "no such day",
+        "endless digits",
+        "deep",
+        "a number as key",
+        "itself",
+        "a bomb",
+        "large",
+    ],
+)
 def test_files_that_are_not_recipes(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_recipe(file)
+
+
+def test_a_recipe_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes(b"epochs: \xff")
+    with pytest.raises(ConfigError, match="YAML"):
+        read_recipe(tmp_path / "mine.yaml")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

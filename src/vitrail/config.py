@@ -13,6 +13,7 @@ its layer::
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 from abc import ABC
@@ -22,6 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from vitrail.errors import ConfigError, nearest
 
 T = TypeVar("T")
+_LONGEST = 200  # characters of a value in an error message
 
 
 class Range(NamedTuple):
@@ -37,7 +39,9 @@ class Range(NamedTuple):
 
     def holds(self, number: float) -> bool:
         """Whether a number is in the range; infinity and NaN never are."""
-        return math.isfinite(number) and self.least <= number <= self.most and not (self.open and number == self.least)
+        if abs(number) == math.inf or not self.least <= number <= self.most:  # math.isfinite fails for 10**400
+            return False
+        return not (self.open and number == self.least)
 
 
 class Alias(NamedTuple):
@@ -139,7 +143,7 @@ def _check(hint: Any, value: Any, where: str) -> None:
     if origin is Annotated:
         for limit in arguments[1:]:
             if isinstance(limit, Range) and not limit.holds(value):
-                raise ConfigError(f"{where} is {value}; it must be {limit}")
+                raise ConfigError(f"{where} is {_shown(value)}; it must be {limit}")
     elif origin is tuple and isinstance(value, tuple) and len(arguments) == len(value):
         for inner, item in zip(arguments, value, strict=True):
             _check(inner, item, where)
@@ -163,7 +167,7 @@ def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
         return _parse_union(arguments, value, current, where)
     if origin is Literal:
         if value not in arguments:
-            raise ConfigError(f"{where} is {value!r}; {nearest(str(value), map(str, arguments))}")
+            raise ConfigError(f"{where} is {_shown(value)}; {nearest(_word(value), map(str, arguments))}")
         return value
     if origin is tuple:
         return _parse_tuple(arguments, value, where)
@@ -171,10 +175,10 @@ def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
         return _parse_choice(hint, value, current, where)
     if isinstance(hint, type) and issubclass(hint, Config) and isinstance(value, Mapping):
         return from_dict(hint, value, where) if current is None else apply(current, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); it must be {_name(hint)}")
+        raise ConfigError(f"{where} is {_shown(value)} ({type(value).__name__}); it must be {_name(hint)}")
     return value
 
 
@@ -203,7 +207,7 @@ def _parse_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[An
     # One number means a square: image_size=224, patch size 16.
     many = [value] * len(arguments) if isinstance(value, int) else value
     if not isinstance(many, Iterable) or isinstance(many, str | Mapping) or len(many := list(many)) != len(arguments):
-        raise ConfigError(f"{where} is {value!r}; it must be one number or {len(arguments)} numbers")
+        raise ConfigError(f"{where} is {_shown(value)}; it must be one number or {len(arguments)} numbers")
     return tuple(_parse(hint, item, None, where) for hint, item in zip(arguments, many, strict=True))
 
 
@@ -212,14 +216,30 @@ def _parse_choice(base: type[Choice], value: Any, current: Any, where: str) -> A
         return value
     data = {"kind": value} if isinstance(value, str) else value
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} is {value!r}; it must be one of {', '.join(sorted(base.kinds))}, or a mapping")
+        raise ConfigError(
+            f"{where} is {_shown(value)}; it must be one of {', '.join(sorted(base.kinds))}, or a mapping"
+        )
     changes = {key: item for key, item in data.items() if key != "kind"}
     kind = data.get("kind", current.kind if current is not None else None)
     if not isinstance(kind, str) or kind not in base.kinds:
-        raise ConfigError(f"{where} has no kind {kind!r}; {nearest(str(kind), base.kinds)}")
+        raise ConfigError(f"{where} has no kind {_shown(kind)}; {nearest(_word(kind), base.kinds)}")
     if current is not None and kind == current.kind:
         return apply(current, changes, where)
     return from_dict(base.kinds[kind], changes, where)
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message; a long one is cut."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _word(value: Any) -> str:
+    """What the nearest option is looked for with."""
+    return value[:_LONGEST] if isinstance(value, str) else _shown(value)
 
 
 def _name(hint: Any) -> str:

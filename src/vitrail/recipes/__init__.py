@@ -9,6 +9,8 @@ import yaml
 
 from vitrail.errors import ConfigError, nearest
 
+MAX_BYTES, MAX_VALUES = 1 << 20, 10_000
+
 
 def list_recipes() -> list[str]:
     """The names of all recipes of the package."""
@@ -22,6 +24,10 @@ def recipe_text(name: str | Path) -> str:
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"recipe file {path} does not exist")
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(
+                f"recipe file {path} is larger than {MAX_BYTES:,} bytes; it must be a short list of options"
+            )
         return path.read_text(encoding="utf-8")
     if name not in list_recipes():
         raise ConfigError(f"unknown recipe {str(name)!r}; {nearest(str(name), list_recipes())}")
@@ -32,8 +38,27 @@ def read_recipe(name: str | Path) -> Mapping[str, Any]:
     """The options of a recipe as plain values; `vitrail.training.config` checks every key."""
     try:
         content = yaml.safe_load(recipe_text(name)) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"recipe {name} is not valid YAML: {str(error).replace(chr(10), ' ')}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, no such day, endless digits
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"recipe {name} is not valid YAML: {str(error)[:300].replace(chr(10), ' ')}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"recipe {name} contains a {type(content).__name__}; it must be a mapping of options")
+    _check_tree(content, str(name))
     return content
+
+
+def _check_tree(content: Mapping[Any, Any], name: str) -> None:
+    """ConfigError for keys that are not words, and for anchors that repeat each other without end."""
+    waiting: list[Any] = [content]
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            return
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            if wrong := [key for key in node if not isinstance(key, str)]:
+                raise ConfigError(f"recipe {name} has the key {wrong[0]!r}; keys must be names of options")
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    raise ConfigError(f"recipe {name} has more than {MAX_VALUES:,} values; do its anchors (&, *) repeat each other?")

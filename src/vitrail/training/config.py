@@ -146,5 +146,5 @@ def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} is {value!r}; it must be a mapping of options")
+        raise ConfigError(f"{where} is {repr(value)[:200]}; it must be a mapping of options")
     return value
