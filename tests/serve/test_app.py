@@ -25,6 +25,8 @@ def test_health_model_and_metrics() -> None:
     model = get(of, "/model").data
     assert (model["task"], model["outputs"]) == ("classify", ["dark", "middle", "bright"])
     assert (model["explain"], model["image_size"]) == ([], [8, 8])
+    assert model["limits"].items() >= {"decoders": 2, "decode_seconds": 5.0, "min_rate": 1000, "seconds": 15.0}.items()
+    assert model["limits"]["formats"] == ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"]
     methods = get(app(explainer=Halves()), "/model").data["explain"]
     assert methods[2] == {"method": "rows", "targeted": False, "layers": 3, "heads": [2, 2, 4]}
     post(of, "/predict", picture(), **PNG)

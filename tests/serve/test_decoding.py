@@ -162,11 +162,28 @@ def test_a_client_that_leaves_ends_the_work_for_it() -> None:
         assert not of._queues
 
 
-@pytest.mark.parametrize("kill", ["decoder", "nursery"])
-def test_processes_that_were_killed_are_replaced(kill: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Decoder] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
+    """The decoders that are started."""
+    found: list[Decoder] = []
     start: Callable[..., None] = Decoder.__init__
-    monkeypatch.setattr(Decoder, "__init__", lambda self, config: (made.append(self), start(self, config))[1])
+    monkeypatch.setattr(Decoder, "__init__", lambda self, config: (found.append(self), start(self, config))[1])
+    return found
+
+
+def test_a_decoder_that_takes_long_loses_its_priority(made: list[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LONG", 0.05)
+    priorities: list[int] = []
+    monkeypatch.setattr(os, "setpriority", lambda which, pid, nice: priorities.append(nice))
+    with pool() as of:
+        for file in (picture(), LONG, picture()):
+            assert asyncio.run(of.decode(File("x", file), len, owner=1)) in (1, 3)
+    assert priorities == [19]
+    assert [decoder.demoted for decoder in made] == [True, False]
+
+
+@pytest.mark.parametrize("kill", ["decoder", "nursery"])
+def test_processes_that_were_killed_are_replaced(kill: str, made: list[Decoder]) -> None:
     with pool() as of:
         decoded = [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
         os.kill(made[0].pid if kill == "decoder" else nursery(os.getpid())._process.pid, signal.SIGKILL)

@@ -117,7 +117,8 @@ def _run_decoder(channel_fd: int, memory_fd: int, *, max_pixels: int, max_bytes:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         memory = mmap.mmap(memory_fd, CHANNELS * max_pixels)
         most = _address_space() + max_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        with contextlib.suppress(ValueError):  # not on macOS
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with socket.socket(fileno=channel_fd) as channel:
             while True:

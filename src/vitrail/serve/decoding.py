@@ -31,7 +31,9 @@ from vitrail.serve.decoder import CHANNELS, receive_message, send_message
 from vitrail.serve.upload import File
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
+_NICE = 19
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
+_LONG = 0.2  # seconds of processor time after which a decoder gets less of the processor than all other work
 _QUICK = 1.0  # seconds of processor time after which a picture makes room for those of other requests
 _IDLE = 30.0  # seconds after which a decoder without work ends
 _KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
@@ -115,6 +117,7 @@ class Decoder:
     def __init__(self, config: ServeConfig) -> None:
         size = CHANNELS * config.max_pixels
         self._nursery, self._config, self._used = nursery(os.getpid()), config, 0
+        self.demoted = False  # it cannot get its priority back: another takes its place after this picture
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(config.timeout)
         limits = {"max_pixels": config.max_pixels, "max_bytes": config.decoder_bytes, "formats": FORMATS}
@@ -168,8 +171,13 @@ class Decoder:
         poll.register(self._channel, select.POLLIN)
         until, before = time.monotonic() + self._config.timeout, _processor_time(self.pid)
         while not poll.poll(1000 * _TICK):
-            if (error := give_up(_processor_time(self.pid) - before)) is not None:
+            seconds = _processor_time(self.pid) - before
+            if (error := give_up(seconds)) is not None:
                 raise error
+            if seconds > _LONG and not self.demoted:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
+                self.demoted = True
             if time.monotonic() > until:
                 raise TimeoutError
 
@@ -253,6 +261,8 @@ class DecoderPool:
             decoder.end(kill=True)
 
     def _alive(self, decoder: Decoder | None) -> Decoder:
+        if decoder is not None and decoder.demoted:
+            decoder.end(kill=True)
         return decoder if decoder is not None and decoder.pid else Decoder(self._config)
 
     def _take(self) -> _Job | None:
@@ -288,7 +298,7 @@ class DecoderPool:
         if job.future.cancelled():  # its client has left, or its time is over
             return _Abandoned()
         with self._wake:
-            others = any(owner is not job.owner for owner in self._queues)
+            others = any(owner is not job.owner and not self._running[owner] for owner in self._queues)
         return Overloaded("decoders", 1) if others and seconds > _QUICK else None
 
 
