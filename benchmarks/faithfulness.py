@@ -4,6 +4,7 @@
     python benchmarks/faithfulness.py --data arrays --methods all --steps 32 --device cuda
     python benchmarks/faithfulness.py --run runs/my-run --data photos --methods relevance,attention,rollout
     python benchmarks/faithfulness.py --data arrays --skip 500    # not the images on which defaults were chosen
+    python benchmarks/faithfulness.py --data arrays --steps 32 --fewer 4,8    # what quick scores are worth
 
 The first command compares relevance with raw attention, noise and the centre, in a few minutes on two cores. Data are
 what `vitrail train` takes, such as a folder with test_images.npy and test_labels.npy. Test images, in random order, are
@@ -108,6 +109,24 @@ def paired(title: str, found: dict[str, Areas], first: str) -> Table:
     return Table(title, {"against": "", "smaller": "share", "by": ""}, rows)
 
 
+def fewer_steps(exact: dict[str, Areas], found: dict[int, dict[str, Areas]]) -> Table:
+    """How areas by fewer steps correlate with those by all: over all maps and images, and over the maps of an image."""
+    rows: list[dict[str, Value]] = []
+    for steps, some in found.items():
+        row: dict[str, Value] = {"steps": steps}
+        for what in ("deletion", "insertion"):
+            pair = [
+                torch.stack([getattr(one, what).double() for one in each.values()]) for each in (some, exact)
+            ]  # M B
+            within = torch.stack(
+                [torch.corrcoef(torch.stack(each))[0, 1] for each in zip(*(x.T for x in pair), strict=True)]
+            )
+            whole = torch.corrcoef(torch.stack([values.flatten() for values in pair]))[0, 1]
+            row |= {what: round(whole.item(), 3), f"{what}, one image": round(within.nanmean().item(), 3)}
+        rows.append(row)
+    return Table("Correlation of scores by fewer steps", dict.fromkeys(rows[0], ""), rows)
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--run", default="packaged", help="the folder of a run, or the packaged model")
@@ -115,6 +134,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_argument("--images", type=int, default=500)
     options.add_argument("--skip", type=int, default=0, help="images of the random order that are left out before")
     options.add_argument("--steps", type=int, default=16, help="of the curves")
+    options.add_argument("--fewer", default="", help="other numbers of steps to compare with, e.g. 4,8")
     options.add_argument("--baseline", choices=("blur", "mean"), default="blur", help="what stands for pixels that go")
     options.add_argument(
         "--methods", default=QUICK, help="names with commas, the first is paired with all others; or all"
@@ -136,7 +156,7 @@ def main() -> None:
     facts: dict[str, Value] = {
         "model": chosen.run,
         "images": f"{len(images)} of {chosen.data} after the first {chosen.skip}",
-        "of them told right": f"{100 * right:.1f} %",
+        "of them right": f"{100 * right:.1f} %",
         "pixels that are not there": {"blur": "are blurred", "mean": "have the mean colour"}[chosen.baseline],
         "steps": chosen.steps,
         "seed": SEED,
@@ -151,6 +171,12 @@ def main() -> None:
         table("Deletion and insertion", found, seconds),
         paired(f"Deletion by {names[0]}, image by image", found, names[0]),
     ]
+    if chosen.fewer:
+        less = {
+            steps: measured(model, images, maps, target, chosen.baseline, steps=steps)
+            for steps in map(int, chosen.fewer.split(","))
+        }
+        sections.append(fewer_steps(found, less))
     report = Report("Faithfulness of saliency methods", tuple(sections))
     report.print()
     if chosen.json:

@@ -45,13 +45,14 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_a_run_and_arrays(given, monkeypatch, tmp_path, capsys):
     out = tmp_path / "found.json"
-    words = ["--run", given[0], "--data", given[1], "--images", "8", "--steps", "2", "--json", str(out)]
+    words = ["--run", given[0], "--data", given[1], "--images", "8", "--steps", "2", "--fewer", "1", "--json", str(out)]
     monkeypatch.setattr("sys.argv", ["faithfulness.py", *words])
     benchmark.main()
-    setting, table, pairs = json.loads(out.read_text(encoding="utf-8"))["sections"]
-    assert setting["values"]["of them told right"] == "50.0 %"
+    setting, table, pairs, fewer = json.loads(out.read_text(encoding="utf-8"))["sections"]
+    assert setting["values"]["of them right"] == "50.0 %"
     assert {row["map"] for row in table["rows"]} == {"relevance", "attention", "random", "centre"}
     assert [row["against"] for row in pairs["rows"]] == ["attention", "random", "centre"]
+    assert [row["steps"] for row in fewer["rows"]] == [1]
     assert "Deletion by relevance, image by image" in capsys.readouterr().out
 
 
@@ -61,6 +62,17 @@ def test_the_images_are_those_of_the_seed(given):
     assert torch.equal(benchmark.pictures(*given, 1, skip=2).images, first[2:])
     with pytest.raises(SystemExit, match=r"5 .*6"):
         benchmark.pictures(*given, 5, skip=6)
+
+
+def test_correlation_of_fewer_steps_by_hand():
+    exact = {
+        "a": Areas(torch.tensor([0.1, 0.2]), torch.tensor([0.5, 0.6])),
+        "b": Areas(*torch.tensor([[0.3, 0.1]] * 2)),
+    }
+    opposite = {name: Areas(-one.deletion, one.insertion) for name, one in exact.items()}
+    same, turned = benchmark.fewer_steps(exact, {4: exact, 2: opposite}).rows
+    assert same == {"steps": 4, "deletion": 1, "deletion, one image": 1, "insertion": 1, "insertion, one image": 1}
+    assert (turned["deletion"], turned["deletion, one image"], turned["insertion"]) == (-1, -1, 1)
 
 
 def test_medians_and_pairs_by_hand():

@@ -99,7 +99,7 @@ def probe(
             Neighbours(bank.features.pop(0), bank.values, num_outputs=outcome.num_outputs, k=k, temperature=temperature)
             for _ in every
         ]
-        ways = [[one.predict for one in fitted], [one.predict for one in near]]
+        ways: list[list[Predict]] = [[one.predict for one in fitted], [one.predict for one in near]]
         scores, truth = _scores(reader, images.test, outcome, ways)
     facts: dict[str, Value] = {
         "model": type(backbone).__name__,
