@@ -175,6 +175,8 @@ def _check_asked(options: argparse.Namespace) -> None:
 def doctor(options: argparse.Namespace) -> None:
     """Audits data before training."""
     from vitrail.data.audit.doctor import examine  # noqa: PLC0415
+    from vitrail.data.audit.preview import preview  # noqa: PLC0415
+    from vitrail.data.sources.opening import survey  # noqa: PLC0415
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
@@ -193,6 +195,13 @@ def doctor(options: argparse.Namespace) -> None:
     with busy(f"examining {options.data}"):
         report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
     show_report(report, options)
+    with busy(f"drawing {options.data}"):
+        splits = survey(options.data, **chosen)
+        if options.preview is not None:
+            options.preview.parent.mkdir(parents=True, exist_ok=True)
+            preview(splits).to_html(options.preview)
+    if (problem := splits.findings.refusal()) is not None:
+        raise DataError(problem)
 
 
 def demo(options: argparse.Namespace) -> None:

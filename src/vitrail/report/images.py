@@ -21,8 +21,11 @@ _LARGEST = 192  # pixels of the longer side of a stored photo
 _GLOW = ((0, 0, 0), (48, 18, 96), (148, 38, 106), (226, 92, 48), (252, 178, 52), (255, 250, 206))  # dark to bright
 
 
-def data_uri(image: "Tensor | Array") -> str:
-    """An image, uint8 C H W with 1, 3 or 4 channels, as a data URI: PNG where it is tiny or transparent, else JPEG."""
+def data_uri(image: "Tensor | Array", *, largest: int = _LARGEST) -> str:
+    """An image, uint8 C H W with 1, 3 or 4 channels, as a data URI: PNG where it is tiny or transparent, else JPEG.
+
+    `largest` is the longer side, in pixels, that a photo is stored with.
+    """
     pixels = np.ascontiguousarray(np.asarray(image).transpose(1, 2, 0))  # H W C
     picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     stored = BytesIO()
@@ -31,7 +34,7 @@ def data_uri(image: "Tensor | Array") -> str:
         picture.save(stored, "PNG", optimize=True)
     else:
         kind = "jpeg"
-        picture.thumbnail((_LARGEST, _LARGEST), Image.Resampling.LANCZOS)
+        picture.thumbnail((largest, largest), Image.Resampling.LANCZOS)
         picture.save(stored, "JPEG", quality=85)
     return f"data:image/{kind};base64,{base64.b64encode(stored.getvalue()).decode()}"
 

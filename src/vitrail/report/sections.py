@@ -176,12 +176,13 @@ class Shot:
 
 @dataclass(frozen=True)
 class Gallery(_Layout):
-    """Images with captions: worst mistakes, attention maps, rebuilt pictures."""
+    """Images with captions: worst mistakes, attention maps, rebuilt pictures; `large` ones have details to see."""
 
     kind: ClassVar[str] = "gallery"
     title: str
     text: str
     shots: Sequence[Shot]
+    large: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)

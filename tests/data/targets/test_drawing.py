@@ -2,7 +2,7 @@
 
 import torch
 
-from vitrail.data.targets.drawing import class_colour, draw_boxes, draw_classes, draw_depth
+from vitrail.data.targets.drawing import class_colour, draw_boxes, draw_classes, draw_depth, legend
 
 
 def test_neighbouring_classes_have_distant_colours():
@@ -26,3 +26,10 @@ def test_grey_images_stay_grey():
     assert draw_classes(image, torch.zeros(4, 4, dtype=torch.uint8), 255).shape == (1, 4, 4)
     assert draw_depth(image, torch.ones(4, 4)).shape == (1, 4, 4)
     assert draw_depth(image, torch.zeros(4, 4)) is image
+
+
+def test_a_legend_breaks_its_lines():
+    one, many = legend(["a"]), legend([f"class {number}" for number in range(30)])
+    assert one.shape == (3, 26, 480)
+    assert many.shape[1] > 100
+    assert tuple(many[:, 10, 10].tolist()) == class_colour(0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.data.audit.annotation_faults import fault_sections
 from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near_pairs
 from vitrail.data.augment.augmentation import AugmentConfig
 from vitrail.data.broken import MAX_BROKEN, lost_from_split, too_many
@@ -49,6 +50,7 @@ class Sample(NamedTuple):
     width: int
     height: int
     prints: Print | None
+    misfits: tuple[str, ...] = ()  # targets that do not fit the image
 
 
 def fitting_batch(cost: Cost, *, reserve: float = 0.1) -> int:
@@ -86,7 +88,8 @@ def examine(
     sections: list[Section] = [
         _overview(title, parts, samples),
         _splits_table(parts, samples),
-        *_targets(parts, advice),
+        *_targets(parts, limit, advice),
+        *fault_sections(splits.findings, [(one.where, text) for one in samples for text in one.misfits], advice),
         *_broken_table(parts, samples, advice),
         *_duplicates(samples, advice),
         _sizes(samples, image_size, advice),
@@ -112,19 +115,33 @@ def _chosen(total: int, limit: int | None) -> Iterable[int]:
 
 def _look(work: tuple[str, Dataset, int]) -> Sample:
     split, part, index = work
-    truth = "; ".join(target.text(part.targets[name][index]) for name, target in part.schema.items())
     where = part.where(index)
     try:
         image = part.read(index)
         data = part.encoded(index)
     except BrokenImage as error:
-        return Sample(split, where, index, truth, str(error), "", 0, 0, None)
+        return Sample(split, where, index, "", str(error), "", 0, 0, None)
+    truth, misfits = _truth(part, index, (image.shape[1], image.shape[2]))
     if data is None:
         kind = "array " + ("grey" if len(image) == 1 else "colour")
     else:
         header = inspect(data, name=where)
         kind = f"{header.format} {header.kind}{', alpha' * header.alpha}{', 16 bits' * header.deep}"
-    return Sample(split, where, index, truth, None, kind, image.shape[2], image.shape[1], fingerprint(image))
+    return Sample(split, where, index, truth, None, kind, image.shape[2], image.shape[1], fingerprint(image), misfits)
+
+
+def _truth(part: Dataset, index: int, size: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
+    """The targets of an image of a height and width as text, and what is wrong with them."""
+    texts, misfits = [], []
+    for name, target in part.schema.items():
+        try:
+            value = target.load(part.targets[name][index])
+        except BrokenImage as error:
+            misfits.append(str(error))
+            continue
+        texts.append(target.text(value))
+        misfits += [] if (problem := target.misfit(value, size)) is None else [problem]
+    return "; ".join(texts), tuple(misfits)
 
 
 def _speed(part: Dataset) -> float:
@@ -160,11 +177,14 @@ def _splits_table(parts: dict[str, Dataset], samples: Sequence[Sample]) -> Table
     return Table("Splits", {"split": "", "images": "", "unreadable": ""}, tuple(rows))
 
 
-def _targets(parts: dict[str, Dataset], advice: list[str]) -> list[Section]:
-    """The audit of each target."""
+def _targets(parts: dict[str, Dataset], limit: int | None, advice: list[str]) -> list[Section]:
+    """The audit of each target; of those that are read from files, only `limit` in each split."""
     sections: list[Section] = []
     for name, target in parts["train"].schema.items():
-        audit = target.audit({split: part.targets[name] for split, part in parts.items()})
+        most = None if target.dense is None else limit
+        audit = target.audit(
+            {split: part.targets[name][list(_chosen(len(part), most))] for split, part in parts.items()}
+        )
         sections += audit.sections
         advice += audit.advice
     return sections

@@ -202,7 +202,16 @@ class BoxesTarget(Target, kind="boxes"):
             })  # fmt: skip
         names = ("split", "boxes", "to ignore", "images without", "most in an image", "small", "large")
         table = Table("Boxes", dict.fromkeys(names, ""), tuple(rows))
-        return Audit((*audit.sections, self._per_class(parts), table), audit.advice)
+        images_table = Table("Images per class", *(getattr(audit.sections[0], name) for name in ("columns", "rows")))
+        return Audit((images_table, self._per_class(parts), table), audit.advice)
+
+    def misfit(self, value: Tensor, size: tuple[int, int]) -> str | None:
+        """A box that reaches outside of the image as it was decoded, which its annotation may tell otherwise."""
+        corners = value[value[:, CLASS] >= 0, BOX]
+        if not len(corners) or not bool((corners[:, 2:].amax(0) > torch.tensor([size[1], size[0]]) + 1).any()):
+            return None
+        right, bottom = corners[:, 2:].amax(0).tolist()
+        return f"its boxes reach to {right:g} x {bottom:g}, the image has {size[1]} x {size[0]} pixels"
 
     def _per_class(self, parts: Mapping[str, Tensor]) -> Table:
         counts = {split: self.counts(values) for split, values in parts.items()}

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 _GOLDEN = 0.61803398875  # hues that follow one another are far apart
@@ -22,6 +22,11 @@ def class_colour(number: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
+def _is_light(colour: tuple[int, int, int]) -> bool:
+    red, green, blue = colour
+    return 299 * red + 587 * green + 114 * blue > 128_000
+
+
 def draw_boxes(image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequence[tuple[int, int, int]]) -> Tensor:
     """Outlines of boxes M 4 with their names, where these have room: uint8 C H W -> the same."""
     picture = Image.fromarray(as_rgb(image).permute(1, 2, 0).contiguous().numpy())
@@ -33,7 +38,7 @@ def draw_boxes(image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequ
         wide = pen.textlength(name)
         if name and wide + 4 <= right - left and bottom - top >= 14:
             pen.rectangle((left, top, left + wide + 4, top + 11), fill=colour)
-            pen.text((left + 2, top), name, fill=(0, 0, 0))
+            pen.text((left + 2, top), name, fill=(0, 0, 0) if _is_light(colour) else (255, 255, 255))
     drawn = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
     return drawn if len(image) == 3 else drawn[: len(image)]
 
@@ -57,6 +62,24 @@ def draw_depth(image: Tensor, depth: Tensor) -> Tensor:
     ramp, part = torch.tensor(_GLOW), (position - step)[..., None]
     tint = 255 * (ramp[step] * (1 - part) + ramp[step + 1] * part).permute(2, 0, 1)  # 3 H W
     return _mixed(image, tint, known)
+
+
+def legend(names: Sequence[str], *, width: int = 480) -> Tensor:
+    """Names beside the colours of their classes, in lines of at most a width: uint8 3 H W."""
+    font = ImageFont.load_default(14)
+    places, left, top = [], 0, 0
+    for name in names:
+        wide = 44 + round(font.getlength(name))
+        if left and left + wide > width:
+            left, top = 0, top + 24
+        places.append((left, top))
+        left += wide
+    picture = Image.new("RGB", (width, top + 26), (255, 255, 255))
+    pen = ImageDraw.Draw(picture)
+    for number, (name, (left, top)) in enumerate(zip(names, places, strict=True)):
+        pen.rectangle((left + 4, top + 4, left + 22, top + 20), fill=class_colour(number))
+        pen.text((left + 28, top + 3), name, fill=(20, 20, 20), font=font)
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
 def as_rgb(image: Tensor) -> Tensor:

@@ -160,6 +160,12 @@ class Target(Choice):
         """Problems in the values of each split: what is uneven, missing or suspicious."""
         return Audit()
 
+    def misfit(self, value: Tensor, size: tuple[int, int]) -> str | None:
+        """What is wrong with a value, as `load` gives it, in an image of this height and width; None if nothing is."""
+        if self.dense is None or value.numel() == 1 or tuple(value.shape) == size:
+            return None
+        return f"its {self.field} has {value.shape[1]} x {value.shape[0]} pixels, the image {size[1]} x {size[0]}"
+
     def groups(self, values: Tensor) -> list[str | None]:
         """A group name for each sample, or None; image size or file type should not predict the group."""
         return [None] * len(values)
