@@ -112,7 +112,7 @@ class Rated(Config):
     "value", [10**400, -(10**5000), "x" * 10**6, ["x"] * 10**5], ids=["400", "5000", "text", "list"]
 )
 def test_a_value_of_any_length_is_refused_in_a_short_message(value):
-    for kind, name in ((Window, "size"), (Window, "margin"), (Window, "glass"), (Rated, "share")):
+    for kind, name in ((Window, "open"), (Window, "margin"), (Window, "glass"), (Rated, "share")):
         with pytest.raises(ConfigError) as refused:
             from_dict(kind, {"panes": 1, name: value} if kind is Window else {name: value})
         assert len(str(refused.value)) < 400
