@@ -136,7 +136,7 @@ def _open(data: bytes, name: str, *, max_pixels: int | None = None, formats: Seq
         raise BrokenImage(f"{name} cannot be decoded: the file is empty (0 bytes)")
     try:
         check_file(data, name, MAX_PIXELS if max_pixels is None else max_pixels, formats)
-        image = Image.open(BytesIO(data), formats=formats)
+        image = Image.open(BytesIO(data), formats=tuple(formats))
         if max_pixels is not None:
             check_image(image, name, max_pixels)
     except BrokenImage:

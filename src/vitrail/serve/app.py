@@ -191,7 +191,7 @@ class App:
     def _limits(self) -> dict[str, Any]:
         config = self.config
         names = ("decoders", "decode_seconds", "min_rate", "max_waiting", "max_connections")
-        limits = {"bytes": config.max_bytes, "files": config.max_files, "pixels": config.max_pixels}
+        limits: dict[str, Any] = {"bytes": config.max_bytes, "files": config.max_files, "pixels": config.max_pixels}
         limits |= {"seconds": config.timeout, "decoder_bytes": config.decoder_bytes, "formats": list(FORMATS)}
         return limits | {name.removeprefix("max_"): getattr(config, name) for name in names}
 

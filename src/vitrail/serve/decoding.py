@@ -90,7 +90,7 @@ class Nursery:
             ours, theirs = socket.socketpair()
             with theirs:
                 command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
-                quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+                quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
                 env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads do not fork
                 self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, **quiet)  # noqa: S603
             ours.settimeout(_STARTING)

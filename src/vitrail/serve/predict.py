@@ -52,7 +52,7 @@ class Predictor:
         with self.limiter.admit() as reservation:
             files = await self.receive(request, reservation)
             reservation.add_images(len(files))
-            options = {"reservation": reservation, "top": top, "display": display}
+            options: dict[str, Any] = {"reservation": reservation, "top": top, "display": display}
             each = [self._predict_file(file, request, served, **options) for file in files]
             results = await request.while_connected(_gather(each))
         computed = [result for result in results if "error" not in result]

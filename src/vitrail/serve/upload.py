@@ -51,9 +51,10 @@ def parse_files(body: bytes | bytearray, content_type: str, config: ServeConfig)
 def _parse_form(body: bytes | bytearray, boundary: bytes, max_parts: int) -> list[File]:
     """The parts of a form that are files (RFC 7578)."""
     pieces = _split(body, b"\r\n--" + boundary, max_parts + 1)  # preamble, the parts, "--" at the end
-    if len(pieces) == max_parts + 2 and pieces[-1][:2] != b"--":
+    ended = bytes(pieces[-1][:2]) == b"--"
+    if len(pieces) == max_parts + 2 and not ended:
         raise HTTPException(413, f"the form exceeds the limit of {max_parts} parts")
-    if len(pieces) < 2 or pieces[-1][:2] != b"--":
+    if len(pieces) < 2 or not ended:
         raise HTTPException(400, "the form is incomplete: its last boundary is missing")
     files = []
     for piece in pieces[1:-1]:
@@ -68,7 +69,8 @@ def _parse_form(body: bytes | bytearray, boundary: bytes, max_parts: int) -> lis
 
 def _split(body: bytes | bytearray, line: bytes, most: int) -> list[memoryview]:
     """As `split` does, but without copies, and the line break before the first line may be missing."""
-    view, pieces, start = memoryview(body), [], 0
+    view, start = memoryview(body), 0
+    pieces: list[memoryview] = []
     at = -2 if body.startswith(line[2:]) else body.find(line)
     while at != -1 and len(pieces) < most:
         pieces.append(view[start : max(at, 0)])
