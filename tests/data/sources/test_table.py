@@ -302,3 +302,16 @@ def test_columns_that_do_not_fit(folder, wanted, message):
 
 def test_other_columns_are_not_taken_for_typos(folder):
     assert len(read_table(table(folder, "path,label,name,title,seat,test", "a,x,y,1,2", "b,x,y,1,2")).train) == 2
+
+
+def test_several_targets_for_a_task_that_learns_from_several(tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "0.png")
+    Image.new("L", (8, 8), 1).save(tmp_path / "m.png")
+    table = tmp_path / "t.csv"
+    table.write_text("path,label,boxes,mask\n0.png,cat,1 1 5 5 cell,m.png\n0.png,dog,,\n")
+    found = read_table(table, Wanted(kinds=("class", "labels", "boxes", "mask", "depth"))).train
+    assert set(found.schema) == {"label", "boxes", "mask"}
+    assert [found.schema["mask"].text(value) for value in found.targets["mask"]] == ["m.png", "not annotated"]
+    with pytest.raises(DataError, match="--label"):
+        read_table(table)
+    assert set(read_table(table, Wanted(kinds=("mask",))).train.schema) == {"mask"}

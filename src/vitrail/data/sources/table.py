@@ -22,6 +22,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
 SPLIT = ("split", "set", "subset")
 _CHECKED = 100  # first rows, whose files must not all be missing
+_COMBINED = ("boxes", "mask", "depth")  # kinds that a task with many heads reads together
 _TYPO = 0.8  # similarity from which a column name counts as a typo of a known one
 
 Row = Mapping[str, Any]
@@ -57,13 +58,13 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
     table = _columns(path, rows)
     files = [_file(table, row) for row in range(len(rows))]
     _refuse_missing(path, files)
-    read, used = _target(table, wanted)
-    fields = {} if read is None else {read.target.field: read.values}
-    schema = {} if read is None else {read.target.field: read.target}
+    reads, used = _targets(table, wanted)
+    fields, schema = ({one.target.field: getattr(one, name) for one in reads} for name in ("values", "target"))
     whole = Files(path.parent, files, fields, schema, name=str(path))
-    first, *remarks = ("no labels" + _no_labels_hint(table),) if read is None else read.notes
-    notes = [f"{path} has {len(rows):,} images; {first}.", *remarks]
-    notes += [] if read is None else _contradictions(files, [number for number, _ in rows], read)
+    first = "; ".join(one.notes[0] for one in reads) or "no labels" + _no_labels_hint(table)
+    notes = [f"{path} has {len(rows):,} images; {first}."]
+    for read in reads:
+        notes += [*read.notes[1:], *_contradictions(files, [number for number, _ in rows], read)]
     if ignored := [name for name in table.others if name not in used]:
         notes.append(f"These columns are not used: {', '.join(ignored)}.")
     if table.split is None:
@@ -141,6 +142,16 @@ def _hint(names: Sequence[str], options: Sequence[str]) -> str:
         if (hint := nearest(name.lower(), options)).startswith("did you mean"):
             return f"{name!r}: {hint}"
     return f"name one {options[0]} (also accepted: {', '.join(options[1:])})"
+
+
+def _targets(table: _Table, wanted: Wanted) -> tuple[list[Read], tuple[str, ...]]:
+    """The targets of a table and the columns they use; several only for a task that learns from several."""
+    columns = [table.column(name) for name in table.others]
+    if not wanted.columns and len(wanted.kinds) > 1 and not set(wanted.kinds).isdisjoint(_COMBINED):
+        found = [(kind, column) for name in wanted.kinds if (column := (kind := _kind(name)).named_column(columns))]
+        return [kind.read([column]) for kind, column in found], tuple(column.name for _, column in found)
+    read, used = _target(table, wanted)
+    return [] if read is None else [read], used
 
 
 def _target(table: _Table, wanted: Wanted) -> tuple[Read | None, tuple[str, ...]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitrail.data.decode import MAX_PIXELS, decode_values
 from vitrail.data.targets.drawing import draw_depth
+from vitrail.data.targets.exr_file import read_exr
 from vitrail.data.targets.mask_target import in_threads, pixel_paths
 from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
@@ -20,7 +21,7 @@ from vitrail.errors import BrokenImage
 from vitrail.files import read_bytes
 from vitrail.report import Table, Value
 
-SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".pfm")
+SUFFIXES = (".png", ".npy", ".exr", ".tif", ".tiff", ".pfm")
 UNITS = 1000.0  # per metre, of files that store whole numbers: millimetres
 _SCALE = struct.Struct("<d")
 _SAMPLES = 200  # maps that an audit reads
@@ -123,7 +124,7 @@ def read_depth(path: Path, units: float) -> "np.ndarray[Any, Any]":
         data = read_bytes(path)
     except OSError as error:
         raise BrokenImage(f"{path} cannot be read: {error.strerror or error}") from error
-    reader = {".npy": _read_npy, ".pfm": _read_pfm}.get(path.suffix.lower())
+    reader = {".npy": _read_npy, ".pfm": _read_pfm, ".exr": _read_exr}.get(path.suffix.lower())
     pixels = decode_values(data, name=str(path)) if reader is None else reader(data, path)
     whole = np.issubdtype(pixels.dtype, np.integer)
     metres = pixels.astype(np.float32) / (np.float32(units) if whole else np.float32(1))
@@ -140,6 +141,13 @@ def _read_npy(data: bytes, path: Path) -> "np.ndarray[Any, Any]":
     if pixels.ndim != 2 or pixels.dtype.kind not in "fiu":
         raise BrokenImage(f"{path} has the shape {pixels.shape} of {pixels.dtype}; expected numbers H W")
     return np.asarray(pixels)
+
+
+def _read_exr(data: bytes, path: Path) -> "np.ndarray[Any, Any]":
+    try:
+        return read_exr(data, MAX_PIXELS)
+    except ValueError as error:
+        raise BrokenImage(f"{path} cannot be read: {error}") from error
 
 
 def _read_pfm(data: bytes, path: Path) -> "np.ndarray[Any, Any]":
