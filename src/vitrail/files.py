@@ -177,7 +177,11 @@ def _temporary(file: Path) -> Iterator[Path]:
 
 def _new(file: Path) -> tuple[Path, int]:
     folder = Path(tempfile.mkdtemp(dir=file.parent, prefix=f".{file.name}.", suffix=_MARK))
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        folder.rmdir()
+        raise
     with contextlib.suppress(OSError):  # where there are no locks, nothing is swept either
         lock(handle, wait=True)
     return folder, handle

@@ -137,6 +137,28 @@ def test_a_name_that_is_no_text_can_be_printed_and_read_back(monkeypatch: pytest
     assert chosen == '"caf?.png"'  # what a person asked for by PYTHONIOENCODING is left alone
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+    ],
+)
+def test_too_little_memory_is_a_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("vitrail.cli.showing.models", fails)
+    assert main(["models"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
+    error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["models"])
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{Path(sys.executable).parent / 'vitrail'} models vit_tiny | head -1"
     done = processes.run(["bash", "-c", command])

@@ -1,6 +1,8 @@
 """Predictions for files, folders and images: the right image behind each name, and no file that stops the others."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from support.registered import tiny
 from support.small_tasks import CLASSES, classifier
 
 from vitrail.data.preprocess import Preprocess
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import ConfigError, DataError, InputError
 from vitrail.models.backbone import Backbone
 from vitrail.runs.predict import image_files, pixels, predict
 from vitrail.runs.trained import TrainedModel
@@ -149,3 +151,14 @@ def test_too_few_candidates_are_refused(photos):
 def test_files_come_in_alphabetical_order(photos):
     names = [file.name for file in image_files([photos, photos / "b.png"])]
     assert names == ["a.png", "b.png", "broken.jpg", "c.bmp", "b.png"]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_one_without_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="list"):
+        list(image_files(tmp_path))

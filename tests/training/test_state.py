@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,3 +182,12 @@ def test_sums_survive_exactly(tmp_path: Path) -> None:
     loop.save()
     total = resumed(tmp_path).progress.sums["loss"]
     assert torch.tensor(total).item() == loop.totals["loss"].item()
+
+
+def test_a_kill_before_old_checkpoints_were_removed_is_made_up_for(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, keep=2, save_steps=1)
+    loop.run(until=3)
+    kept = loop.store.steps()
+    shutil.copy(loop.store.file(3), loop.store.file(1))
+    again = resumed(tmp_path, keep=2, save_steps=1)
+    assert again.store.steps() == kept == [2, 3]

@@ -69,5 +69,11 @@ class Report:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        from vitrail.files import write_atomically  # noqa: PLC0415  (it needs torch, and a printed report does not)
+
+        file = Path(path)
+        if file.exists() and not file.is_file():  # such as /dev/stdout
+            file.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(file, lambda new: new.write_text(text, encoding="utf-8"))
     return text

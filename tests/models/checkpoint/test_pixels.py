@@ -172,3 +172,15 @@ def test_what_a_folder_held_before_is_not_taken_for_the_new_weights(tmp_path: Pa
     beside(tmp_path / "out", "preprocessor_config.json", {"image_mean": MEAN, "image_std": STD})
     with pytest.raises(CheckpointError, match="normalised"):
         vitrail.convert(tmp_path / "ours", tmp_path / "out", to="hf")
+
+
+def test_a_fault_of_the_machine_is_not_a_file_without_preprocessing(
+    model: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("unable to open file: Too many open files (24)")
+
+    vitrail.save(model, tmp_path)
+    monkeypatch.setattr("vitrail.models.checkpoint.pixels.safe_open", fails)
+    with pytest.raises(CheckpointError, match="Too many"):
+        read_preprocess(tmp_path)

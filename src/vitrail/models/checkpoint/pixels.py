@@ -66,8 +66,10 @@ def _header(path: Path) -> Mapping[str, Any]:
         with safe_open(file, framework="pt") as opened:
             text = (opened.metadata() or {}).get("vitrail", "")
         found = from_json(text.partition(" ")[2] or "{}")
-    except (SafetensorError, OSError, ValueError):  # whoever loads the weights says what is wrong with them
+    except (SafetensorError, ValueError):  # whoever loads the weights says what is wrong with them
         return {}
+    except (OSError, RuntimeError) as error:  # of the machine: without an error, images would be normalised wrongly
+        raise CheckpointError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
     return found if isinstance(found, Mapping) else {}
 
 
