@@ -27,7 +27,7 @@ def refuse(step: int, epoch: int, saved: list[int]) -> NoReturn:
     kept = f"the checkpoint of step {saved[-1]} is kept" if saved else "nothing was saved yet"
     raise TrainingError(
         f"the loss or its gradient is not finite at step {step + 1} (epoch {epoch + 1}); {kept}. "
-        f"Try a lower optimiser.lr, a longer schedule.warmup_epochs, or precision=float32"
+        f"Try a lower learning rate (--lr), a longer warm-up (--set schedule.warmup_epochs=10), or --precision float32"
     )
 
 

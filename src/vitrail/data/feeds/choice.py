@@ -48,8 +48,8 @@ def choose(
     limit = f"more than {show(MOST, 'bytes')}" if needed > MOST else "more than a third of it"
     return Choice(
         "streamed",
-        f"images are streamed, decoded again in each epoch: packed, they would take {size} ({limit}); feed=packed "
-        "packs them all the same, and VITRAIL_CACHE names another folder",
+        f"images are streamed, decoded again in each epoch: packed, they would take {size} ({limit}). To "
+        "pack them anyway: --set feed=packed; VITRAIL_CACHE names another folder",
     )
 
 

@@ -57,7 +57,7 @@ class DecodePool:
 
     def __init__(self, dataset: Dataset, fit: Preprocess, *, workers: int) -> None:
         if not hasattr(os, "fork"):
-            raise Unsupported("images can be streamed on Linux and macOS only; use feed=packed here")
+            raise Unsupported("images can be streamed on Linux and macOS only; use --set feed=packed here")
         job = Job(dataset=dataset, fit=fit, workers=workers, chunk=_CHUNK)
         message = _pickled(job)
         self.name, self.chunk, self.capacity = dataset.name, _CHUNK, workers * SLOTS * _CHUNK  # images
@@ -133,7 +133,7 @@ def _pickled(job: Job) -> bytes:
         return pickle.dumps(sys.path) + pickle.dumps(job)
     except Exception as error:  # pickle raises errors of many kinds
         raise DataError(
-            f"{job.dataset.name} cannot be streamed, as its data set cannot be pickled ({error}); use feed=packed"
+            f"{job.dataset.name} cannot be streamed, as its data set cannot be pickled ({error}); use --set feed=packed"
         ) from error
 
 

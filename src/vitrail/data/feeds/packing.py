@@ -210,7 +210,7 @@ def _not_written(path: Path, error: OSError, count: int) -> DataError:
     reason = getattr(cause, "strerror", None) or cause
     return DataError(
         f"packed images cannot be written to {path.parent}: {reason}. About {show(count, 'bytes')} are needed: set "
-        "VITRAIL_CACHE to a writable folder on a disk with enough space, or use feed=streamed"
+        "VITRAIL_CACHE to a writable folder on a disk with enough space, or use --set feed=streamed"
     )
 
 

@@ -345,6 +345,7 @@ def _maskable(backbone: Backbone) -> ViT:
         )
     if config.dynamic_size:
         raise Unsupported(
-            "masked autoencoding hides a fixed number of patches: build the model with dynamic_size=False"
+            "masked autoencoding hides a fixed number of patches: build the model with dynamic_size=False "
+            "(--set options.dynamic_size=false)"
         )
     return backbone
