@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.checksums import write_checksums
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.models.checkpoint import load, save
 from vitrail.packaged import FILES, MAX_BYTES, packaged_folder
@@ -100,6 +101,7 @@ def main() -> None:
         chosen.out.mkdir(parents=True, exist_ok=True)
         for file in FILES:
             shutil.copyfile(new / file, chosen.out / file)
+        write_checksums(chosen.out, FILES)
     print(f"wrote {chosen.out}")
 
 

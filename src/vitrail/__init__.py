@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.api import open as open  # noqa: A004
     from vitrail.api import predict as predict
     from vitrail.api import serve as serve
+    from vitrail.api import verify as verify
     from vitrail.models.backbone import Features as Features
     from vitrail.models.checkpoint import convert as convert
     from vitrail.models.checkpoint import load as load
@@ -52,6 +53,7 @@ _HOMES = {
     "save": "vitrail.models.checkpoint",
     "serve": "vitrail",
     "train": "vitrail.training.run",
+    "verify": "vitrail.api",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604  (all strings)

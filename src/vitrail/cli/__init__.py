@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   vitrail serve runs/my-run --port 8080
   vitrail info vit_base_patch16 --image-size 384 --num-classes 10
   vitrail convert hf-hub:facebook/dinov2-small my-model
+  vitrail verify runs/my-run
 """
 
 OUT_OF_MEMORY = (  # what RuntimeErrors say of it; the last one is oneDNN's
@@ -192,6 +193,9 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--image-size", metavar="SIZE", type=image_size)
     verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
     verb.add_argument("--seed", type=int, default=0, help="the run's: it decides which images validate it")
+    verb.add_argument(
+        "--preview", metavar="FILE", type=Path, help="write an HTML page of pictures with their boxes, masks or depth"
+    )
     _output_options(verb)
 
 
@@ -213,6 +217,14 @@ def _showing(verbs: Any) -> None:
     _set_option(verb, "change the config, e.g. --set position=rope --set attention.qk_norm=true")
     verb.add_argument("--batch", type=int, default=1, help="images in the batch that is counted (default 1)")
     _output_options(verb)
+
+    text = "say what a run, checkpoint, exported model, pack or table of predictions is, and whether it is whole"
+    verb = _verb(verbs, "verify", showing.verify, text)
+    verb.add_argument("path", help="a file or folder, or `packaged`; nothing is loaded, so it may be from anywhere")
+    verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    verb.add_argument(
+        "--accept", action="store_true", help="first write new checksums: files were edited on purpose"
+    )
 
     verb = _verb(verbs, "convert", showing.convert, "rewrite a checkpoint for vitrail, timm or Hugging Face")
     verb.add_argument(

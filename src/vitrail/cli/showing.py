@@ -1,4 +1,4 @@
-"""The verbs that look at models and weights: models, info, convert."""
+"""The verbs that look at models and weights: models, info, verify, convert."""
 
 import argparse
 from dataclasses import replace
@@ -77,6 +77,19 @@ def _model(options: argparse.Namespace) -> "Backbone":
         raise ConfigError("--set changes a named model; a checkpoint's config is fixed")
     with busy(f"reading {options.model}"):
         return load(checkpoint_path(options.model), image_size=options.image_size, num_classes=options.num_classes)
+
+
+def verify(options: argparse.Namespace) -> None:
+    """Says what a path is; exit status 1 where it is not whole."""
+    from vitrail.api import verify as look  # noqa: PLC0415
+
+    found = look(options.path, accept=options.accept)
+    if options.json:
+        print(found.to_json())  # noqa: T201
+    else:
+        found.report().print()
+    if not found.ok:
+        raise SystemExit(1)
 
 
 def convert(options: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import torch
-from torch.export.pt2_archive import PT2ArchiveWriter
 
 from vitrail.deploy.artefact.card import KEY
 from vitrail.deploy.artefact.engine import quiet
@@ -83,6 +82,8 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 def _rewritten(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> io.BytesIO:
     """A fresh archive: the graph and the tables as they were checked, raw tensors, and no pickle at all."""
+    from torch.export.pt2_archive import PT2ArchiveWriter  # noqa: PLC0415  (imports the compiler)
+
     _check_pickle(_read(archive, members[INPUTS]))
     new = io.BytesIO()
     with PT2ArchiveWriter(new) as writer:

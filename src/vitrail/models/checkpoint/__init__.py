@@ -56,7 +56,7 @@ def load(
     if image_size is not None:
         weights = replace(weights, image_size=apply(BackboneConfig(), {"image_size": image_size}).image_size)
     hint = resolve(model)[1] if isinstance(model, str) else model
-    found = _read(weights, hint)
+    found = find_model(weights, hint)
     if hint is not None:
         check_match(found.config, hint, by=f"model={model!r}" if isinstance(model, str) else "model", path=weights.path)
     with of_file(weights.path):
@@ -104,7 +104,7 @@ def _preprocess(file: Path, config: BackboneConfig) -> Preprocess | None:
     return replace(found, channels=config.channels, mean=mean, std=std)
 
 
-def _read(weights: Weights, hint: BackboneConfig | None) -> Found:
+def find_model(weights: Weights, hint: BackboneConfig | None) -> Found:
     """The model of the weights; unexpected shapes or entries are reported as a damaged file."""
     try:
         with of_file(weights.path):

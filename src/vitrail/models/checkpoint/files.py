@@ -48,7 +48,7 @@ def read(path: Path, *, names: Collection[str] = ()) -> Weights:
         hint = suggest_path(path, fits=_may_hold_weights, names=names if is_word(path) else ())
         usual = ": neither a file, a folder nor a model of `vitrail models`" if is_word(path) and names else ""
         raise CheckpointError(f"{path} does not exist" + (usual if hint is None else f"; {hint}"))
-    file = _find(path) if path.is_dir() else path
+    file = find_file(path)
     sharded = file.name.endswith(".index.json")
     verified = not sharded and check_file(file)
     tensors, metadata = _read_shards(file) if sharded else _read_file(file)
@@ -64,6 +64,11 @@ def is_word(path: Path) -> bool:
 
 def _may_hold_weights(path: Path) -> bool:
     return path.is_dir() or path.suffix in (".safetensors", *PICKLES)
+
+
+def find_file(path: Path) -> Path:
+    """The weight file of a folder, or the index of its shards; a file is itself."""
+    return _find(path) if path.is_dir() else path
 
 
 def _find(folder: Path) -> Path:
@@ -120,20 +125,30 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    content = _read_json(index) or {}
-    where = content.get("weight_map")
-    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
-        raise CheckpointError(f"{index} has no valid weight_map from tensors to files")
+    where = _shards(index)
     tensors: dict[str, Tensor] = {}
-    for name in sorted(set(where.values())):
-        shard = index.parent / name
-        if Path(name).name != name or not shard.is_file():
-            raise CheckpointError(f"{index} names the shard {name}, which is missing from its folder")
-        check_file(shard)
-        tensors |= _read_file(shard)[0]
+    for name in read_shard_names(index):
+        check_file(index.parent / name)
+        tensors |= _read_file(index.parent / name)[0]
     if wrong := sorted(set(where) ^ set(tensors)):
         raise CheckpointError(f"{index} and its shards disagree on {len(wrong)} tensors: {', '.join(wrong[:8])}")
     return tensors, {}
+
+
+def read_shard_names(index: Path) -> list[str]:
+    """The names of the shards of an index, which are all in its folder."""
+    names = sorted(set(_shards(index).values()))
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise CheckpointError(f"{index} names the shard {name}, which is missing from its folder")
+    return names
+
+
+def _shards(index: Path) -> dict[str, str]:
+    where = (_read_json(index) or {}).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+        raise CheckpointError(f"{index} has no valid weight_map from tensors to files")
+    return where
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ TRANSLATIONS: tuple[Translation, ...] = (
     mixer.TIMM,
     pvt.HF,
     pvt.HF_V2,
+    pvt.HF_SEGFORMER,
     pvt.TIMM_V2,
     pit.TIMM,
     swin.TIMM,

@@ -55,6 +55,22 @@ def _hf_v2_rules(config: PVTv2Config) -> Iterator[Rule]:
     yield from linear("head", "classifier")
 
 
+def _segformer_rules(config: PVTv2Config) -> Iterator[Rule]:
+    encoder = "segformer.encoder"
+    for stage, depth in enumerate(config.depths):
+        theirs = f"{encoder}.patch_embeddings.{stage}"
+        yield from linear(f"{_embed(stage)}.projection", f"{theirs}.proj")
+        yield from linear(f"{_embed(stage)}.norm", f"{theirs}.layer_norm")
+        for index in range(depth):
+            block, theirs = f"stages.{stage}.blocks.{index}", f"{encoder}.block.{stage}.{index}"
+            yield from _hf_block(block, theirs, f"{theirs}.attention.self")
+            yield from linear(f"{block}.attention.reduce", f"{theirs}.attention.self.sr")
+            yield from linear(f"{block}.attention.projection", f"{theirs}.attention.output.dense")
+            yield from linear(f"{block}.mlp.conv", f"{theirs}.mlp.dwconv.dwconv")
+        yield from linear(_stage_norm(config, stage), f"{encoder}.layer_norm.{stage}")
+    yield from linear("head", "classifier")
+
+
 def _timm_v2_rules(config: PVTv2Config) -> Iterator[Rule]:
     for stage, depth in enumerate(config.depths):
         here = f"stages.{stage}"
@@ -111,6 +127,18 @@ HF_V2 = Translation(
     },
     kind="pvt_v2",
     base="pvt_v2_b0",
+)
+# The encoder of SegFormer is a PVT v2 with narrower MLPs and other norms; its config names an eps that it does not use.
+HF_SEGFORMER = Translation(
+    peer="hf",
+    family="pvt_v2",
+    marks=("segformer.encoder.patch_embeddings.0.proj.weight",),
+    rules=_segformer_rules,
+    options={name: option for name, option in _HF_OPTIONS.items() if name not in ("layer_norm_eps", "qkv_bias")}
+    | {"sr_ratios": "reductions", "patch_sizes": only("patch_sizes", [7, 3, 3, 3])},
+    kind="segformer",
+    base="pvt_v2_b0",
+    own={"norm": {"eps": 1e-5}, "embed_norm": {"eps": 1e-5}, "mlp_ratios": (4.0, 4.0, 4.0, 4.0)},
 )
 TIMM_V2 = Translation(
     peer="timm",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,14 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import DIALECTS
 from vitrail.models.checkpoint.dialect import Found, to_ours
 from vitrail.models.checkpoint.files import Weights, read
-from vitrail.models.checkpoint.headed import detr
+from vitrail.models.checkpoint.headed import detr, dpt, eomt, segformer
 from vitrail.models.checkpoint.headed.translation import HeadTranslation, Tensors
 from vitrail.models.checkpoint.huggingface_config import labels_of
+from vitrail.models.heads import DepthHeadConfig
 from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import FAMILIES, build
 
-TRANSLATIONS: tuple[HeadTranslation, ...] = (detr.DETR, detr.DEFORMABLE_DETR)
+TRANSLATIONS: tuple[HeadTranslation, ...] = (detr.DETR, detr.DEFORMABLE_DETR, segformer.SEGFORMER, eomt.EOMT, dpt.DPT)
 _BY_KIND = {each.kind: each for each in TRANSLATIONS}
 
 
@@ -69,12 +70,12 @@ def _read(
     image_size: tuple[int, int] | None,
     dtype: torch.dtype,
 ) -> Headed:
-    inner, outer = _parted(weights.tensors, translation.prefix)
+    inner, outer = _parted(weights.tensors, translation)
     config = translation.head(about)
     labels = _labels(about, weights.path)
     with SkipInit():
         backbone = _backbone(replace(weights, tensors=inner, config=dict(translation.backbone(about))))
-        head = config.build(backbone, len(labels))
+        head = config.build(backbone) if isinstance(config, DepthHeadConfig) else config.build(backbone, len(labels))
     found = Found(
         family="",
         config=backbone.config,
@@ -82,7 +83,7 @@ def _read(
         rules=list(translation.rules(config)),
         ignored=translation.ignored,
     )
-    head.load_state_dict(to_ours(found, head))
+    head.load_state_dict(to_ours(found, cast("Backbone", head)))  # it reads the state alone
     if image_size is not None:
         backbone.resize(image_size)
     return Headed(
@@ -94,10 +95,15 @@ def _read(
     )
 
 
-def _parted(tensors: Tensors, prefixes: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The tensors of the backbone, without their prefix, and the others."""
+def _parted(tensors: Tensors, translation: HeadTranslation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors of the backbone, named as if it were alone, and the others."""
+    prefixes = translation.prefix
+    if translation.every_prefix:
+        inner = {name: tensor for name, tensor in tensors.items() if name.startswith(prefixes)}
+        return dict(translation.renamed(inner)), {name: tensors[name] for name in tensors if name not in inner}
     prefix = next((one for one in prefixes if any(name.startswith(one) for name in tensors)), prefixes[0])
-    inner = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    cut = "" if translation.keep_prefix else prefix
+    inner = {name.removeprefix(cut): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     return inner, {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
 
 
