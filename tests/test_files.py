@@ -204,3 +204,9 @@ def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
 def test_texts_have_one_kind_of_line_end(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes("\ufeffa\r\nb\rç\n".encode())
     assert files.read_text(tmp_path / "text", encoding="utf-8-sig") == "a\nb\nç\n"
+
+
+def test_names_that_no_file_can_have_are_no_files(tmp_path):
+    (tmp_path / "a").write_text("")
+    assert files.is_file(tmp_path / "a")
+    assert not any(files.is_file(tmp_path / name) for name in ("b", "", "x" * 5000, "a\0b", "a/b"))

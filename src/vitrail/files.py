@@ -66,6 +66,14 @@ def _not_regular(kind: int, path: str | Path) -> OSError:
     return OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'not a file')}, not a regular file", str(path))
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether a path leads to a file; False for a name that no file can have."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
 def read_bytes(path: str | Path, limit: int = IMAGE_LIMIT, *, start: int = 0, length: int | None = None) -> bytes:
     """The content of a regular file, or a part of it, of at most `limit` bytes; OSError for anything else.
 

@@ -104,6 +104,7 @@ def test_duplicates_are_kept_once(tmp_path):
         ({"categories": [{"id": 1}]}, "name"),
         ({"images": [{"id": 1, "file_name": "0.png"}] * 2}, "unique"),
         ({"images": [{"id": 1, "file_name": "elsewhere.png"}]}, "not found"),
+        ({"images": [{"id": 1, "file_name": "x" * 5000}]}, "not found"),
         ({"images": {}}, "COCO"),
         ({"annotations": None}, "COCO"),
     ],

@@ -91,6 +91,7 @@ def test_images_without_labels_and_labels_without_images(tmp_path):
         ("train: images/train\nnames: 3", "names"),
         ("train: images/train\nnames: [a]\nnc: 2", "nc"),
         ("train: images/nowhere\nnames: [a]", "nowhere"),
+        (f"path: {'x' * 5000}\ntrain: {'y' * 5000}\nnames: [a]", "yyy"),
     ],
 )
 def test_a_yaml_file_that_cannot_be_used(tmp_path, text, word):

@@ -13,7 +13,7 @@ from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxe
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan
 from vitrail.data.targets.boxes_target import Box
 from vitrail.errors import DataError
-from vitrail.files import open_regular, read_text
+from vitrail.files import is_file, open_regular, read_text
 
 LIMIT = 1 << 30  # bytes of a file; the boxes of COCO's training images take 450 MB
 _KEYS = ("images", "annotations", "categories")
@@ -121,7 +121,7 @@ def _annotated(root: Path, split: _Split, collector: Collector) -> Iterator[Anno
     for key, image in split.images.items():
         path = folder / image["file_name"]
         boxes, where = given.get(key, []), f"image {key}"
-        if not path.is_file():
+        if not is_file(path):
             collector.total += 1
             problem = f"{image['file_name']} does not exist in {folder}; its {len(boxes):,} boxes are left out"
             collector.add(split.path, where, "Annotations without an image, left out", problem)
@@ -180,7 +180,7 @@ def _image_folder(root: Path, split: _Split) -> Path:
     tried = [base / sub for base in near for sub in ("", "images", name, f"images/{name}", word, f"images/{word}")]
     first = [one["file_name"] for one in list(split.images.values())[:_CHECKED]]
     for folder in tried:
-        if any((folder / file).is_file() for file in first):
+        if any(is_file(folder / file) for file in first):
             return folder
     if not first:
         raise DataError(f"{split.path} lists no images")

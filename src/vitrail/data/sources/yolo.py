@@ -15,7 +15,7 @@ from vitrail.data.sources.folder import SPLIT_NAMES, Scan, scan
 from vitrail.data.targets.boxes_target import Box
 from vitrail.data.targets.mask_target import in_threads
 from vitrail.errors import BrokenImage, DataError
-from vitrail.files import read_bytes, read_text
+from vitrail.files import is_file, read_bytes, read_text
 
 _NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
 _LIMIT = 16 << 20  # bytes of a text file
@@ -76,7 +76,7 @@ def _from_yaml(about: Path) -> _Yolo:
     data = yaml.safe_load(read_text(about, _LIMIT))
     names = data["names"]
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if set(names) != set(range(len(names))):
             raise DataError(f"{about}: names must be numbered from 0 without gaps, not {list(names)[:5]}")
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list) or not names or len(set(map(str, names))) < len(names):
@@ -84,7 +84,7 @@ def _from_yaml(about: Path) -> _Yolo:
     if isinstance(data.get("nc"), int) and data["nc"] != len(names):
         raise DataError(f"{about}: nc is {data['nc']}, but there are {len(names)} names")
     base = about.parent / str(data.get("path") or "")
-    base = base if base.is_dir() else about.parent
+    base = base if _is_folder(base) else about.parent
     images: dict[str, list[Path]] = {}
     for key, split in _KEYS.items():
         if data.get(key):
@@ -97,9 +97,10 @@ def _images(about: Path, base: Path, given: Any) -> Iterator[Path]:
     for one in given if isinstance(given, list) else [given]:
         # Some tools write paths that start one folder too high.
         tried = [base / str(one), about.parent / str(one), about.parent / str(one).removeprefix("../")]
-        path = next((path for path in tried if path.exists()), None)
+        path = next((path for path in tried if is_file(path) or _is_folder(path)), None)
         if path is None:
-            raise DataError(f"{about} names {one}, which does not exist; expected a folder or a list of images")
+            name = str(one)[:200]
+            raise DataError(f"{about} names {name}, which does not exist; expected a folder or a list of images")
         if path.is_dir():
             yield from (path / image for image in scan(path).images)
             continue
@@ -108,6 +109,13 @@ def _images(about: Path, base: Path, given: Any) -> Iterator[Path]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read as a list of images: {error}") from error
         yield from (path.parent / line.strip() for line in lines if line.strip())
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no folder can have
+        return False
 
 
 def _from_names(root: Path, names: Path) -> _Yolo:
@@ -151,7 +159,7 @@ def _annotated(
     for path in paths:
         file, size = label_file(path), sizes[path]
         lines: list[str] = []
-        if file.is_file():
+        if is_file(file):
             try:
                 lines = read_text(file, _LIMIT).splitlines()
             except (OSError, UnicodeDecodeError) as error:
@@ -202,7 +210,7 @@ def _lost_labels(found: _Yolo, collector: Collector) -> None:
     """Notes label files without an image."""
     known = {label_file(path) for paths in found.images.values() for path in paths}
     for folder in sorted({file.parent for file in known}, key=natural_path):
-        if not folder.is_dir():
+        if not _is_folder(folder):
             continue
         images = {Path(name).stem for name in os.listdir(folder) if Path(name).suffix.lower() in SUFFIXES}  # noqa: PTH208
         for file in sorted(folder.glob("*.txt")):

@@ -17,7 +17,7 @@ from vitrail.data.targets.drawing import draw_classes
 from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import BrokenImage, DataError, listed
-from vitrail.files import read_bytes
+from vitrail.files import is_file, read_bytes
 from vitrail.report import Table, Value
 
 IGNORE = 255
@@ -165,7 +165,7 @@ def pixel_paths(column: Column, what: str) -> list[Path | None]:
         if not isinstance(cell, str):
             raise column.error(row, f"{cell!r} is not the path of a {what}")
         path = column.path.parent / cell if cell else None
-        if path is not None and not path.is_file():
+        if path is not None and not is_file(path):
             raise column.error(row, f"{path} does not exist; give the path of a {what}, relative to the table's folder")
         paths.append(path)
     return paths
