@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import torch
 from parity.compare import Case, compare
 from parity.families import all_cases, family_name
+from parity.heads import HeadCase, head_cases, head_errors
 from rich.console import Console
 from rich.table import Table
 from support import peers
@@ -41,6 +42,24 @@ def measure(case: Case) -> dict[str, Any]:
         "image_size": f"{height}x{width}",
         "logits": errors.logits,
         "features": errors.features,
+        "seconds": round(seconds, 3),
+    }
+
+
+def measure_head(case: HeadCase) -> dict[str, Any]:
+    """A whole model with a head: its outputs take the place of logits."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        errors = head_errors(case, Path(folder))
+        seconds = time.perf_counter() - start
+    height, width = case.image_size
+    return {
+        "family": "with a head",
+        "peer": "hf",
+        "model": case.name,
+        "image_size": f"{height}x{width}",
+        "logits": max(errors.values()),
+        "features": 0.0,
         "seconds": round(seconds, 3),
     }
 
@@ -72,10 +91,11 @@ def main(words: list[str] | None = None) -> None:
     peers.transformers.logging.disable_progress_bar()
     peers.transformers.logging.set_verbosity_error()
     cases = [case for case in all_cases() if arguments.only in f"{case.peer} {case.name}"]
-    if not cases:
+    heads = [case for case in head_cases() if arguments.only in f"hf {case.name}"]
+    if not cases and not heads:
         some = ", ".join(dict.fromkeys(case.peer for case in all_cases()))
         sys.exit(f"--only {arguments.only} is in the name of no case; give a part of a model's name, or a peer: {some}")
-    rows = [measure(case) for case in cases]
+    rows = [*(measure(case) for case in cases), *(measure_head(case) for case in heads)]
     Console(width=None if sys.stdout.isatty() else 120).print(shown(rows))
     print(f"{len(rows)} configurations, worst relative error {max(map(worst, rows)):.1e}")
     if arguments.json:

@@ -26,6 +26,7 @@ _HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "en
 OPTIONS = {
     "detect": {"head": _HEAD | {"queries": 10, "levels": 2, "denoising": 8}, "most": 10},
     "segment": {"head": {"kind": "segformer", "dim": 16}},
+    "depth": {"head": {"kind": "dpt", "dim": 16, "widths": [8, 8, 8, 8]}},
 }
 CASES = [(kind, target) for kind, config in TaskConfig.kinds.items() for target in config.target_kinds or (UNLABELLED,)]
 
@@ -65,7 +66,8 @@ class Case:
     @cached_property
     def files(self) -> list[Path]:
         folder = self.data if self.data.is_dir() else self.data.parent
-        return sorted(folder.rglob("*.png"))[:4]
+        images = folder / "images"  # beside masks and depth maps
+        return sorted((images if images.is_dir() else folder).rglob("*.png"))[:4]
 
     @cached_property
     def answers(self) -> bool:

@@ -99,14 +99,23 @@ class Backbone(nn.Module):
         """Features -> logits B K, or the pooled vector if there is no head."""
         return self.head(self.pooled(features))
 
-    def with_outputs(self, outputs: Callable[[Features], Tensor], count: int) -> Self:
+    def with_outputs(
+        self,
+        outputs: Callable[[Features], Tensor],
+        count: int,
+        *,
+        features: Callable[[Tensor], Features] | None = None,
+    ) -> Self:
         """The same modules in a model whose call gives other outputs of its features, B K with K = `count`.
 
-        A head beside the model makes them; explanations follow them as they would follow logits.
+        A head beside the model makes them; explanations follow them as they would follow logits. `features` replaces
+        the method of that name, for a head that reads more than the last features.
         """
         view = copy.copy(self)
         view.config = replace(self.config, num_classes=count)
         view.classify = outputs  # type: ignore[assignment, method-assign]
+        if features is not None:
+            view.features = features  # type: ignore[assignment, method-assign]
         return view
 
     def reset_head(self, num_classes: int) -> None:

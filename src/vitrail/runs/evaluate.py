@@ -29,6 +29,7 @@ from vitrail.tasks.task import Outputs, Task, finite_rows
 _WORST, _FIRST = 24, 12  # examples that a report shows
 _NAMED = 10  # broken images that it names
 KEPT = 5000  # images whose outputs are kept for calibration, the first ones
+KEPT_NUMBERS = 1 << 27  # of outputs that are kept: maps of many images would fill the memory
 
 Infer = Callable[[Tensor], Outputs]  # stored images uint8 B C H W -> outputs
 
@@ -144,6 +145,7 @@ def evaluate(
     meter, examples = task.metrics(), _Examples(task, names)
     kept: list[Batch] = []
     made: list[dict[str, Tensor]] = []
+    held = 0
     waited, began = batches.waited, time.perf_counter()
     for batch in batches.epoch(0):
         with autocast():
@@ -151,9 +153,10 @@ def evaluate(
         outputs = {name: values.float() for name, values in outputs.items()}
         meter.update(outputs, batch.targets)
         examples.update(outputs, batch)
-        if sum(len(one.ids) for one in kept) < KEPT:
+        if sum(len(one.ids) for one in kept) < KEPT and held < KEPT_NUMBERS:
             kept.append(batch._replace(images=batch.images[:0]))
             made.append({name: values.cpu() for name, values in outputs.items()})
+            held += sum(values.numel() for values in outputs.values())
     results = meter.compute()  # waits for the device
     return Evaluation(
         task=task,

@@ -9,10 +9,14 @@ from vitrail.config import apply
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import Schema
 from vitrail.data.targets.boxes_target import BoxesTarget
+from vitrail.data.targets.depth_target import DepthTarget
+from vitrail.data.targets.mask_target import MaskTarget
 from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.headed import Headed, load_headed
 from vitrail.models.checkpoint.pixels import PROCESSOR
+from vitrail.tasks.depth import DepthConfig
 from vitrail.tasks.detect import DetectConfig
+from vitrail.tasks.segment import SegmentConfig
 from vitrail.tasks.task import Task, TaskConfig
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -23,7 +27,19 @@ def _boxes(found: Headed) -> tuple[TaskConfig, Schema]:
     return DetectConfig(head=found.config), {BoxesTarget.field: BoxesTarget(classes=found.labels)}
 
 
-TASKS: Mapping[str, Callable[[Headed], tuple[TaskConfig, Schema]]] = {"detect": _boxes}
+def _masks(found: Headed) -> tuple[TaskConfig, Schema]:
+    return SegmentConfig(head=found.config), {MaskTarget.field: MaskTarget(classes=found.labels)}
+
+
+def _depth(found: Headed) -> tuple[TaskConfig, Schema]:
+    return DepthConfig(head=found.config), {DepthTarget.field: DepthTarget()}
+
+
+TASKS: Mapping[str, Callable[[Headed], tuple[TaskConfig, Schema]]] = {
+    "detect": _boxes,
+    "segment": _masks,
+    "depth": _depth,
+}
 
 
 def open_head(path: Path, image_size: int | tuple[int, int] | None = None) -> tuple[Task, Preprocess]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from vitrail.config import to_dict
@@ -29,10 +30,12 @@ from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.headed import open_head
 from vitrail.runs.paths import checkpoint_path, is_name
-from vitrail.runs.predict import Input, predict
+from vitrail.runs.predict import Array, Input, pixels, predict
 from vitrail.runs.record import FILE, RESULT, Record, Result, is_run
+from vitrail.runs.tiled import find_in_tiles
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.detect.detect_answer import BoxesAnswer
 from vitrail.tasks.task import Task
 
 BESIDE = "task.safetensors"  # the file of what a task learned that is not part of its model
@@ -91,6 +94,10 @@ class TrainedModel:
         """Answers for files, folders, PIL images, arrays and tensors; see `vitrail.runs.predict.predict`."""
         return predict(self, inputs, top=top, batch_size=batch_size, on_result=on_result)
 
+    def find_in_tiles(self, picture: Image.Image | Tensor | Array, tile: int) -> BoxesAnswer:
+        """The boxes of a large picture, which is seen in tiles of so many pixels; see `vitrail.runs.tiled`."""
+        return find_in_tiles(self, pixels(picture), tile)
+
     def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
         """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
         return evaluate_on(self, data, batch_size=batch_size)
@@ -98,7 +105,7 @@ class TrainedModel:
     @property
     def about(self) -> str:
         """Model, data, result and target, in one sentence."""
-        millions = sum(parameter.numel() for parameter in self.backbone.parameters()) / 1e6
+        millions = sum(parameter.numel() for parameter in (self.head or self.backbone).parameters()) / 1e6
         named = None if self.record is None else str(self.record.recipe.get("model"))
         kind = name_of(self.backbone.config) or named or type(self.backbone).__name__
         parts = [f"{self.source}: {kind}, {millions:.2f} M parameters"]

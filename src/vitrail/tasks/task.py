@@ -110,7 +110,7 @@ class Task(nn.Module, ABC):
     best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by
     tie_metric: ClassVar[str | None] = None  # decides between equals
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
-    capturable: ClassVar[bool] = True  # whether a training step runs on the device alone, so that it can be recorded
+    capturable: bool = True  # whether a training step runs on the device alone, so that it can be recorded
     relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs

@@ -91,12 +91,6 @@ def test_more_objects_than_queries_are_said() -> None:
     assert notes == []
 
 
-def test_mixtures_are_off() -> None:
-    _, _, mix, notes = DetectConfig().adapt(SCHEMA, AugmentConfig(), MixConfig(mixup=0.8, cutmix=1.0))
-    assert (mix.mixup, mix.cutmix) == (0, 0)
-    assert any("mosaic" in note for note in notes)
-
-
 def test_a_loss_that_does_not_fit_the_head() -> None:
     with pytest.raises(ConfigError, match="focal"):
         DetectConfig(class_loss="softmax")

@@ -1,9 +1,9 @@
 """The contract of every detector: features in, a fixed number of boxes with class scores out, no NMS."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from vitrail.config import Choice, Count
@@ -90,4 +90,4 @@ class Detector(nn.Module, ABC):
 
 def prior_bias(classifier: nn.Linear, share: float = 0.01) -> None:
     """Starts a classifier at the probability `share` for each class: early losses stay calm (arXiv:1708.02002)."""
-    nn.init.constant_(classifier.bias, -float(torch.tensor((1 - share) / share).log()))
+    nn.init.constant_(classifier.bias, -math.log((1 - share) / share))

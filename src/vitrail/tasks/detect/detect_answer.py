@@ -46,6 +46,14 @@ class BoxesAnswer(Answer):
             self, boxes=tuple(box._replace(corners=tuple(to)) for box, to in zip(self.boxes, moved, strict=True))
         )
 
+    def shifted(self, right: float, down: float) -> "BoxesAnswer":
+        """Boxes that lie so many pixels further right and down."""
+        moved = []
+        for box in self.boxes:
+            x1, y1, x2, y2 = box.corners
+            moved.append(box._replace(corners=(x1 + right, y1 + down, x2 + right, y2 + down)))
+        return replace(self, boxes=tuple(moved))
+
     def to_json(self) -> dict[str, Any]:
         """The boxes."""
         return {"boxes": [box.to_json() for box in self.boxes]}

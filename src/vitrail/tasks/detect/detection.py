@@ -1,7 +1,7 @@
 """Detection: a backbone and a detector that finds boxes as a set."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DeformableDetrConfig, Detections, Detector, DetectorConfig
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
+from vitrail.tasks.dense import DenseConfig
 from vitrail.tasks.detect import detect_report
 from vitrail.tasks.detect.box_agreement import compared
 from vitrail.tasks.detect.coco_metrics import BoxMeter, images_of
@@ -27,13 +28,13 @@ from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
 from vitrail.tasks.detect.matching import Costs, Truth
 from vitrail.tasks.detect.set_loss import ClassLoss, Losses, SetLoss, weighted
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, TaskConfig, require_finite
+from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, require_finite
 
 _FIRST_THRESHOLD = 0.5  # until a validation chose one
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectConfig(TaskConfig, kind="detect"):
+class DetectConfig(DenseConfig, kind="detect"):
     """Boxes with classes, found by `head`; the weights of the loss are also those of the matching.
 
     `class_loss` is that of a head whose classes do not exclude each other. `label_noise` and `box_noise` are those of
@@ -41,7 +42,6 @@ class DetectConfig(TaskConfig, kind="detect"):
     """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("boxes",)
-    preprocess: ClassVar[Mapping[str, Any]] = {"resize": "squash"}  # a crop would cut objects off
     head: DetectorConfig = DeformableDetrConfig()
     class_loss: ClassLoss = "varifocal"
     class_weight: NotNegative = 2.0
@@ -61,18 +61,11 @@ class DetectConfig(TaskConfig, kind="detect"):
         """The task of the schema's boxes."""
         return Detect(self, schema, backbone)
 
-    def num_outputs(self, schema: Schema) -> int:
-        """None: the detector reads maps."""
-        return 0
-
     def adapt(
         self, schema: Schema, augment: AugmentConfig, mix: MixConfig
     ) -> tuple[Schema, AugmentConfig, MixConfig, list[str]]:
-        """Without mixtures of images, and with a note where a picture has more objects than there are queries."""
+        """With a note where a picture has more objects than there are queries."""
         schema, augment, mix, notes = super().adapt(schema, augment, mix)
-        if mix.mixup or mix.cutmix or mix.patch_mixup:
-            mix = replace(mix, mixup=0.0, cutmix=0.0, patch_mixup=0.0)
-            notes.append("Mixup and CutMix are off: boxes cannot be mixed (augment.mosaic and augment.copy_paste can)")
         for target in schema.values():
             if isinstance(target, BoxesTarget) and target.most > self.head.queries:
                 notes.append(
@@ -106,7 +99,7 @@ class Detect(Task):
         costs = Costs(config.class_weight, config.box_weight, config.giou_weight)
         self.criterion = SetLoss("softmax" if config.head.softmax else config.class_loss, costs)
         if backbone is not None:
-            self.head = config.head.build(backbone, len(self.classes)).to(next(backbone.parameters()))
+            self.head = config.head.build(backbone, len(self.classes))
 
     # Learning
 

@@ -1,0 +1,161 @@
+"""Depth estimation: a backbone and a head that gives each pixel a distance."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import Rate
+from vitrail.data.dataset import Batch, Targets
+from vitrail.data.targets import Schema
+from vitrail.data.targets.depth_target import DepthTarget
+from vitrail.layers.boxes import precise
+from vitrail.models.backbone import Backbone, Features
+from vitrail.models.heads import DepthHead, DepthHeadConfig, DptConfig
+from vitrail.models.heads.segmenter import resized
+from vitrail.report import Section
+from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
+from vitrail.tasks.dense import DenseConfig
+from vitrail.tasks.depth import depth_report
+from vitrail.tasks.depth.depth_answer import COLUMNS, SCHEMA, DepthAnswer
+from vitrail.tasks.depth.depth_metrics import DepthMeter, depth_errors, silog
+from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, distance, require_finite
+
+_SAMPLED = 100  # depth maps that the usual distance is measured on
+_SAME = 0.01  # relative difference, in the mean, of the same answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthConfig(DenseConfig, kind="depth"):
+    """A distance for each pixel, by `head`; `focus` is how much of the error of scale the loss forgives."""
+
+    target_kinds: ClassVar[tuple[str, ...]] = ("depth",)
+    head: DepthHeadConfig = DptConfig()
+    focus: Rate = 0.5
+
+    def build(self, backbone: Backbone | None, schema: Schema) -> "Depth":
+        """The task of the schema's depth maps."""
+        return Depth(self, schema, backbone)
+
+
+class Depth(Task):
+    """A backbone and a head; depth maps have the size of the model's input until an answer is placed."""
+
+    best_metric = "delta1"
+    tie_metric = "abs_rel"
+    about_metrics = depth_report.METRICS
+    columns = COLUMNS
+    output_names = ("depth",)
+    config: DepthConfig
+    head: DepthHead
+    scale: Tensor
+
+    def __init__(self, config: DepthConfig, schema: Schema, backbone: Backbone | None = None) -> None:
+        super().__init__(config, schema, backbone)
+        (self.field,) = config.learns(schema)
+        target = schema[self.field]
+        assert isinstance(target, DepthTarget)  # noqa: S101  (`learns` says so)
+        self.target = target
+        self.register_buffer("scale", torch.ones(()), persistent=False)  # the usual distance
+        if backbone is not None:
+            self.head = config.head.build(backbone)
+
+    # Learning
+
+    def fit(self, targets: Targets) -> None:
+        """Takes over the median distance of some training images: a new model starts there."""
+        values, medians = targets[self.field], list[Tensor]()
+        for index in range(0, len(values), max(len(values) // _SAMPLED, 1)):
+            depth = self.target.load(values[index]) if values.ndim == 2 else values[index]
+            if bool((depth > 0).any()):
+                medians.append(depth[depth > 0].float().median())
+        if medians:
+            self.scale.copy_(torch.stack(medians).median())
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """The scale-invariant error of logarithms."""
+        truth = batch.targets[self.field].float()
+        return {"loss": silog(self.depth(batch.images), truth, focus=self.config.focus)}
+
+    def depth(self, images: Tensor) -> Tensor:
+        """Distances at the size of the images: B C H W -> B H W."""
+        values = self.head(self.head.read(self.backbone, images))
+        found = self.head.positive(precise(values)) * self.scale
+        return resized(found[:, None], images.shape[2:])[:, 0]
+
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        """Distances: B H W."""
+        return {"depth": self.depth(images)}
+
+    # Measuring
+
+    def metrics(self) -> DepthMeter:
+        """A fresh meter for one evaluation."""
+        return DepthMeter(self.field)
+
+    def state(self) -> dict[str, Any]:
+        """The usual distance."""
+        return {"scale": float(self.scale)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        if "scale" in state:
+            self.scale.fill_(float(state["scale"]))
+
+    # Answers
+
+    def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
+        """A distance for each pixel; `top` has no meaning here."""
+        return [DepthAnswer.of(depth) for depth in require_finite(outputs["depth"])]
+
+    def errors(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """The mean relative error; 0 for an image without a depth map."""
+        return depth_errors(outputs["depth"], targets[self.field])[:, 0].nan_to_num(0.0)
+
+    def answer_schema(self) -> dict[str, Any]:
+        """A range, and a map."""
+        return SCHEMA
+
+    # Reports
+
+    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+        """Errors with intervals, their distribution, worst images."""
+        return depth_report.sections(results, worst=examples.worst)
+
+    def lead(self, results: Mapping[str, Any]) -> str:
+        """The mean relative error."""
+        return depth_report.lead(results)
+
+    def intervals(self, results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+        """Bootstrapped over images."""
+        return depth_report.intervals(results["errors"])
+
+    # Artefacts
+
+    def agreement(self, expected: Arrays, found: Arrays) -> Agreement:
+        """Of distances."""
+        error, cosine = distance(expected["depth"], found["depth"])
+        return Agreement(error, cosine, float(self.same(expected, found).mean()))
+
+    def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
+        """Distances that differ by less than 1 %, in the mean."""
+        first, second = (values["depth"].reshape(len(values["depth"]), -1) for values in (expected, found))
+        return (np.abs(first - second) / np.maximum(np.abs(first), 1e-6)).mean(axis=1) <= _SAME
+
+    # Explanations
+
+    def explained(self) -> Backbone:
+        """A model whose one output is the mean of the head's values, usually logarithms of distances."""
+        read: list[Features] = []
+
+        def features(images: Tensor) -> Features:
+            read[:] = self.head.read(self.backbone, images)
+            return read[-1]
+
+        def mean(last: Features) -> Tensor:
+            return precise(self.head([*read[:-1], last])).mean(dim=(1, 2))[:, None]  # B 1
+
+        return self.backbone.with_outputs(mean, 1, features=features)

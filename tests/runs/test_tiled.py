@@ -1,0 +1,82 @@
+"""Tiles: every point belongs to one tile; boxes are found once, in pixels of the picture."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitrail.data.preprocess import Preprocess
+from vitrail.errors import ConfigError, Unsupported
+from vitrail.runs.tiled import cut, find_in_tiles
+from vitrail.tasks.detect.detect_answer import BoxesAnswer, FoundBox
+from vitrail.tasks.regress.regression import NumbersAnswer
+
+
+def box(x: float, y: float) -> FoundBox:
+    return FoundBox("dot", 0, 0.9, (x - 1, y - 1, x + 1, y + 1))
+
+
+@dataclass
+class Dots:
+    """A model that finds bright pixels, one box for each."""
+
+    preprocess: Preprocess = field(default_factory=lambda: Preprocess(image_size=(32, 32), resize="squash"))
+    answers_with: type = BoxesAnswer
+
+    @property
+    def task(self) -> "Dots":
+        return self
+
+    @property
+    def config(self) -> "Dots":
+        return self
+
+    kind = "dots"
+
+    def outputs(self, images: Tensor) -> dict[str, Tensor]:
+        assert images.shape[1:] == (3, 32, 32)
+        return {"images": images}
+
+    def decode(self, outputs: dict[str, Tensor]) -> list[object]:
+        if self.answers_with is not BoxesAnswer:
+            return [NumbersAnswer((), ()) for _ in outputs["images"]]
+        return [
+            BoxesAnswer(tuple(box(x + 0.5, y + 0.5) for y, x in (image[0] > 200).nonzero().tolist()))
+            for image in outputs["images"]
+        ]
+
+
+@pytest.mark.parametrize("size", [(32, 32), (50, 90), (20, 100), (97, 33)])
+def test_every_point_belongs_to_one_tile(size: tuple[int, int]) -> None:
+    tiles = cut(size, 32)
+    for y in range(0, size[0], 7):
+        for x in range(0, size[1], 7):
+            owners = [one for one in tiles if one.owns(box(x + 0.5, y + 0.5))]
+            assert len(owners) == 1
+            (owner,) = owners
+            assert owner.left <= x < owner.left + owner.width
+            assert owner.top <= y < owner.top + owner.height
+
+
+def test_boxes_are_found_once_and_in_place() -> None:
+    picture = torch.zeros(3, 80, 100, dtype=torch.uint8)
+    points = [(3, 4), (40, 50), (79, 99), (28, 31)]
+    for y, x in points:
+        picture[:, y, x] = 255
+    found = find_in_tiles(Dots(), picture, 32, batch_size=3)
+    centres = sorted(
+        ((one.corners[1] + one.corners[3]) / 2, (one.corners[0] + one.corners[2]) / 2) for one in found.boxes
+    )
+    assert len(centres) == len(points)
+    for (y, x), (row, column) in zip(sorted(points), centres, strict=True):
+        assert abs(y + 0.5 - row) < 1
+        assert abs(x + 0.5 - column) < 1
+
+
+def test_what_cannot_be_tiled() -> None:
+    picture = torch.zeros(3, 40, 40, dtype=torch.uint8)
+    with pytest.raises(ConfigError, match="tile"):
+        find_in_tiles(Dots(), picture, 0)
+    with pytest.raises(Unsupported, match="boxes"):
+        find_in_tiles(Dots(answers_with=NumbersAnswer), picture, 32)
