@@ -47,9 +47,7 @@ def run_worker(
             log("error", "the model cannot be opened", traceback=traceback.format_exc())
         pipe.send(("failed", str(error) if known else f"the model cannot be opened: {error!r}"))
         return
-    counters = Metrics.open(metrics, index)
-    counters.add("worker_starts_total")
-    app = App(slot, config, counters, supervisor=supervisor)
+    app = App(slot, config, Metrics.open(metrics, index), supervisor=supervisor)
     try:
         asyncio.run(_serve(app, config, listener, pipe))
     finally:
@@ -61,6 +59,7 @@ async def _serve(app: App, config: ServeConfig, listener: socket.socket, pipe: C
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     loop.add_signal_handler(signal.SIGTERM, _stopper(server))
+    app.metrics.add("worker_starts_total")
     pipe.send(("ready", app.slot.served.engine.about))  # from now on it can be told to reload
     watch = asyncio.create_task(_watch(app, server))
     await server._serve(sockets=[listener])  # `serve` would install its own signal handlers
