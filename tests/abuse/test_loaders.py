@@ -16,11 +16,9 @@ from support.mutate.raw import damaged
 from vitrail.errors import DataError
 
 CASES = 50
-KNOWN = ("run", "recipe", "jsonl", "arrays", "predictions")  # faults that are being mended
-MARKED = [pytest.param(name, marks=pytest.mark.xfail if name in KNOWN else ()) for name in LOADERS]
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", LOADERS)
 def test_mutants_are_read_or_refused(name: str, tmp_path: Path) -> None:
     outcomes = list(confined(LOADERS[name], range(CASES), tmp_path))
     assert [one for one in outcomes if not one.good] == []

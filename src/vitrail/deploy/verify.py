@@ -183,7 +183,7 @@ def _table(path: Path) -> Iterator[dict[str, Value]]:
     models: set[str] = set()
     rows = errors = 0
     for row in _rows(path):
-        if not isinstance(row, dict) or any(name not in row for name in _TABLE):
+        if not isinstance(row, dict) or any(name not in row for name in _TABLE) or not isinstance(row["path"], str):
             raise DataError(f"{path} is not a table of predictions: its columns are not {', '.join(_TABLE)} and others")
         rows += 1
         errors += bool(row["error"])

@@ -15,7 +15,7 @@ from support.mutate import requests
 from support.mutate.graphs import onnx_model, xml
 from support.mutate.pictures import FORMATS, picture
 from support.mutate.raw import Chance, damaged
-from support.mutate.tables import comma_separated, idx, lines, npy, parquet, tar
+from support.mutate.tables import comma_separated, idx, lines, npy, parquet, tar, words
 from support.mutate.trees import mutated_json, mutated_json_lines, mutated_yaml
 from support.mutate.weights import archive, pickled, safetensors
 from vitrail.errors import VitrailError
@@ -74,11 +74,22 @@ def open_run(folder: Path) -> Any:
 
 def open_artefact(folder: Path) -> Any:
     from vitrail.deploy.artefact.opening import open_engine
+    from vitrail.runs.predict import predict
 
     choice = folder / "fastest.json"
     engine = open_engine(folder if choice.exists() else next(folder.glob("model.[pox]*")), threads=1)
-    outputs = engine.predict([torch.zeros(3, 16, 16, dtype=torch.uint8)])
-    return engine.task.decode(outputs)
+    return predict(engine, torch.zeros(3, 16, 16, dtype=torch.uint8))
+
+
+def verify_all(folder: Path) -> Any:
+    from vitrail.deploy.verify import verify
+
+    table = next(folder.glob("table.*"), None)
+    found = verify(table or folder)
+    found.report().to_html()
+    if found.problems:
+        raise VitrailError("; ".join(found.problems))
+    return found.to_json()
 
 
 def read_card(folder: Path) -> Any:
@@ -175,6 +186,13 @@ WEIGHTS: dict[str, Mutator] = {".safetensors": safetensors, ".json": mutated_jso
 TABLES: dict[str, Mutator] = {".csv": comma_separated, ".tsv": comma_separated, ".jsonl": mutated_json_lines}
 PREDICTIONS: dict[str, Mutator] = {**TABLES, ".partial": mutated_json_lines, ".parquet": parquet}
 ARRAYS: dict[str, Mutator] = {".npy": npy, ".npz": archive, ".txt": lines}
+ARTEFACTS: dict[str, Mutator] = {".pt2": archive, ".onnx": onnx_model, ".xml": xml, ".bin": damaged}
+
+
+def _verified() -> list[Callable[[], Files]]:
+    weights = [functools.partial(given.checkpoint, to) for to in ("vitrail", "timm", "hf")]
+    tables = [functools.partial(given.predictions, suffix) for suffix in (".csv", ".partial", ".parquet")]
+    return [*weights, *tables, given.run, given.run_without_sums, given.program, given.onnx_files, given.openvino_files]
 
 
 def _choice() -> Files:
@@ -206,10 +224,11 @@ ALL = (
     Loader("convnext checkpoint", [lambda: given.checkpoint("hf", "convnext_tiny")], WEIGHTS, load_checkpoint),
     Loader("torch archive", [lambda: given.torch_checkpoint(legacy=False)], {".pth": archive}, load_checkpoint),
     Loader("torch pickle", [lambda: given.torch_checkpoint(legacy=True)], {".pth": pickled}, load_checkpoint),
-    Loader("run", [given.run], WEIGHTS, open_run),
-    Loader("pt2", [given.program], {".pt2": archive}, open_artefact),
-    Loader("onnx", [given.onnx_files], {".onnx": onnx_model}, open_artefact),
-    Loader("openvino", [given.openvino_files], {".xml": xml, ".bin": damaged}, open_artefact),
+    Loader("run", [given.run_without_sums, given.run], {**WEIGHTS, "SHA256SUMS": words}, open_run),
+    Loader("verify", _verified(), {**WEIGHTS, **ARTEFACTS, **PREDICTIONS}, verify_all),
+    Loader("pt2", [given.program], ARTEFACTS, open_artefact),
+    Loader("onnx", [given.onnx_files], ARTEFACTS, open_artefact),
+    Loader("openvino", [given.openvino_files], ARTEFACTS, open_artefact),
     Loader("choice", [_choice], {".json": mutated_json}, open_artefact),
     Loader("card", [lambda: {"card.json": given.card().encode()}], {".json": mutated_json}, read_card),
     Loader("recipe", _recipes(), {".yaml": mutated_yaml}, read_recipe),
@@ -217,6 +236,9 @@ ALL = (
     Loader("jsonl", [given.jsonl_files], TABLES, find_data),
     Loader("shards", _shards(), {".tar": tar}, find_data),
     Loader("arrays", [given.array_files, given.npz_files], ARRAYS, find_data),
+    Loader("coco", [lambda: given.boxes("coco")], {".json": mutated_json}, find_data),
+    Loader("voc", [lambda: given.boxes("voc")], {".xml": xml, ".txt": words}, find_data),
+    Loader("yolo", [lambda: given.boxes("yolo")], {".yaml": mutated_yaml, ".txt": words}, find_data),
     Loader("idx", [given.idx_files], {"ubyte": idx}, find_data),
     Loader("cifar", [given.cifar_files], {"": pickled}, find_data),
     Loader("pack", [given.packed_files], {"pack": damaged}, read_pack),

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import vitrail
+from support import annotated
 from support.mutate.pictures import originals
 from support.registered import tiny
 from support.run_folder import run_folder
@@ -37,6 +38,18 @@ def folder_files(make: Callable[[Path], object]) -> Files:
 def run() -> Files:
     """A run's folder."""
     return folder_files(run_folder)
+
+
+@cache
+def run_without_sums() -> Files:
+    """The same as somebody who changed it on purpose would send it."""
+    return {name: data for name, data in run().items() if name != "SHA256SUMS"}
+
+
+@cache
+def boxes(kind: str) -> Files:
+    """Pictures with boxes: of COCO, Pascal VOC or YOLO."""
+    return folder_files({"coco": annotated.coco, "voc": annotated.voc, "yolo": annotated.yolo}[kind])
 
 
 @cache

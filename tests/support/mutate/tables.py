@@ -1,6 +1,7 @@
 """Mutants of data: cells of tables, headers of shards and arrays."""
 
 import csv
+import re
 import struct
 from io import StringIO
 
@@ -192,3 +193,13 @@ def idx(data: bytes, chance: Chance) -> bytes:
 def lines(data: bytes, chance: Chance) -> bytes:
     """Plain lines: dropped, doubled, exchanged, damaged."""
     return b"\n".join(rearranged(data.split(b"\n"), chance))
+
+
+def words(data: bytes, chance: Chance) -> bytes:
+    """Words between blanks, such as the numbers of a box: one is another."""
+    found = list(re.finditer(rb"\S+", data))
+    if not found or chance.random() < 0.3:
+        return chance.choice((lines, damaged))(data, chance)
+    start, stop = chance.choice(found).span()
+    other = chance.choice((*CELLS, str(number(chance, 64)), str(-number(chance, 64)), "inf", "0", "2.5"))
+    return data[:start] + other.encode() + data[stop:]

@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -27,6 +28,20 @@ _PAIRS = (("{}_images", "{}_labels"), ("X_{}", "y_{}"), ("x_{}", "y_{}"))
 _WHOLE = (("X", "y"), ("x", "y"), ("images", "labels"))
 _NPY_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 _IDX_LIMIT = 1 << 32  # bytes
+# What numpy raises for headers that are damaged, or claim more than there is.
+_DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    SyntaxError,
+    TokenError,
+)
+MAX_CLASSES = 1_000_000  # that have numbers and no names
+_PIECE = 1 << 24  # bytes
 _IDX_PAIR = ("{}-images-idx3-ubyte", "{}-labels-idx1-ubyte")
 _IDX_SPLITS = {"train": ("train",), "val": ("val",), "test": ("t10k", "test")}
 
@@ -166,7 +181,7 @@ def read_idx(path: Path) -> Array:
                 raise DataError(f"{path} is not an idx file of bytes: it starts with {head.hex(' ') or 'no data'}")
             sides = file.read(4 * head[3])
             shape = struct.unpack(f">{head[3]}I", sides) if len(sides) == 4 * head[3] else ()
-            data = file.read(prod(shape) + 1) if shape and prod(shape) <= _IDX_LIMIT else b""
+            data = _read_at_most(file, prod(shape) + 1) if shape and prod(shape) <= _IDX_LIMIT else b""
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}; download it again") from error
     if not shape or len(data) != prod(shape):
@@ -174,6 +189,15 @@ def read_idx(path: Path) -> Array:
             f"{path} is truncated or damaged: its {len(data):,} bytes do not fit {shape}; download it again"
         )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _read_at_most(file: IO[bytes], count: int) -> bytes:
+    """Reads piece by piece: a header may claim more than the file has, and `read` would reserve all of it."""
+    parts = []
+    while count > 0 and (part := file.read(min(count, _PIECE))):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def looks_like_arrays(folder: Path) -> bool:
@@ -231,6 +255,15 @@ def _numbered(labels: Sequence[Tensor]) -> tuple[str, ...]:
     highest = max(
         (part.shape[1] - 1 if part.ndim == 2 else int(part.max())) for part in labels if part.ndim == 2 or len(part)
     )
+    return numbered_classes(highest)
+
+
+def numbered_classes(highest: int) -> tuple[str, ...]:
+    """Names of classes that are known by their numbers alone, up to the highest; DataError where that cannot be."""
+    if highest >= MAX_CLASSES:
+        raise DataError(
+            f"the class number {highest:,} is too high: the most is {MAX_CLASSES:,}; number classes from 0 on"
+        )
     return tuple(str(number) for number in range(highest + 1))
 
 
@@ -238,15 +271,28 @@ def _class_names(folder: Path) -> tuple[str, ...] | None:
     file = folder / CLASSES_FILE
     if not file.exists():
         return None
-    return tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
+    try:
+        return tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as UTF-8 text: {error}") from error
 
 
 def _load(path: Path) -> Array:
     try:
         with open_regular(path):  # a pipe is refused here, where numpy would wait for it
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a readable array: {str(error).splitlines()[0]}") from error
+            return _array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except _DAMAGED as error:
+        raise DataError(f"{path} is not a readable array: {_first_line(error)}") from error
+
+
+def _array(loaded: Any) -> Array:
+    if not isinstance(loaded, np.ndarray) or loaded.ndim == 0:
+        raise ValueError("it is not an array of images or labels")
+    return loaded
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _beside(path: Path, classes: Sequence[str] | None) -> Found:
@@ -285,11 +331,11 @@ def _npz_pairs(path: Path) -> _Loaded:
             pairs = _npy_pairs(set(archive.files))
             # Paths inside the archive, for messages.
             return {
-                split: (archive[images], archive[labels], path / images, path / labels)
+                split: (_array(archive[images]), _array(archive[labels]), path / images, path / labels)
                 for split, (images, labels) in pairs.items()
             }
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise DataError(f"{path} is not a readable archive of arrays: {str(error).splitlines()[0]}") from error
+    except (*_DAMAGED, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{path} is not a readable archive of arrays: {_first_line(error)}") from error
 
 
 def _idx_pairs(folder: Path) -> dict[str, tuple[Path, Path]]:

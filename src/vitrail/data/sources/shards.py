@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Found, Subset, Targets, digest, file_facts, target_digest
 from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.natural import natural
-from vitrail.data.sources.arrays import CLASSES_FILE, array_target
+from vitrail.data.sources.arrays import CLASSES_FILE, array_target, numbered_classes
 from vitrail.data.sources.folder import SPLIT_NAMES
 from vitrail.data.targets import Schema
 from vitrail.data.targets.joined import joined_by
@@ -267,7 +267,7 @@ def _label(data: bytes, suffix: str, where: str) -> int | str | list[int | str]:
         if suffix == "cls":
             return int(text)
         loaded = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not a label: {data[:40]!r}; expected {_EXPECTED[suffix]}") from error
     if isinstance(loaded, dict):
         loaded = next((loaded[key] for key in _LABEL_KEYS if key in loaded), None)
@@ -302,7 +302,7 @@ def _labels(
     if file.exists():
         classes = tuple(line.strip() for line in read_text(file).splitlines() if line.strip())
     elif all(isinstance(item, int) for item in flat):
-        classes = tuple(str(number) for number in range(max(flat, default=-1) + 1))
+        classes = numbered_classes(max(flat, default=-1))
     else:
         classes = tuple(sorted(map(str, flat), key=natural))
     position: dict[int | str, int] = {name: index for index, name in enumerate(classes)}

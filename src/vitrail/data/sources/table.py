@@ -112,7 +112,7 @@ def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(f"{path}, line {number}: not valid JSON ({reason})") from error
         if not isinstance(row, dict):

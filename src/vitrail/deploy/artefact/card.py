@@ -86,7 +86,9 @@ class Card:
                     f"{name} has a card of version {version}; this vitrail reads {VERSION}: export the model again"
                 )
             with of_file(name):
-                return cls(**_parsed(data))
+                card = cls(**_parsed(data))
+                card.task()  # its state fits its task
+                return card
         except (ValueError, TypeError, AttributeError, KeyError, ConfigError) as error:
             raise CheckpointError(f"{name} has damaged vitrail metadata: {error!r}") from error
 

@@ -16,6 +16,7 @@ from vitrail.strict_json import read_json
 ARTEFACTS = (".pt2", ".onnx", ".xml")  # suffixes of what `vitrail export` writes
 CHOICE = "fastest.json"  # in a folder of artefacts: the one that `vitrail bench` found fastest on this machine
 _THREADS = 4096  # the most that a file may ask for
+_NAME = 255  # letters of the name of a file
 CERTIFICATE = "certificate.json"  # in a folder that `vitrail export` wrote
 
 
@@ -99,7 +100,11 @@ def _read_choice(file: Path) -> Choice:
         choice = read_json(file)
         half, dynamic = (bool(choice.get(way, False)) for way in ("half", "dynamic"))
         name, threads = str(choice["artefact"]), choice["threads"]
-        if Path(name).name != name or not (threads is None or (type(threads) is int and 0 < threads <= _THREADS)):
+        if (
+            Path(name).name != name
+            or len(name) > _NAME
+            or not (threads is None or (type(threads) is int and 0 < threads <= _THREADS))
+        ):
             raise ValueError("it must name a file of this folder and a number of threads")
         return Choice(file.parent / name, threads, half, dynamic)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

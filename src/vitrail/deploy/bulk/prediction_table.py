@@ -104,7 +104,7 @@ def _begun(out: Path, journal: Path, columns: Sequence[str], model: str) -> list
         found, rows = _read_journal(journal, columns) if begun == journal else _read_table(out, columns)
     except OSError as error:
         raise DataError(f"{begun} cannot be read: {error.strerror or error}; name another table") from error
-    if set(found) != set(columns) or any(not isinstance(row, dict) or row.keys() != set(columns) for row in rows):
+    if set(found) != set(columns) or not all(_is_row(row, columns) for row in rows):
         raise DataError(
             f"{begun} is not a table of such predictions: its columns are not {', '.join(columns)}; name another file"
         )
@@ -115,6 +115,13 @@ def _begun(out: Path, journal: Path, columns: Sequence[str], model: str) -> list
     if begun == out:
         write_atomically(journal, lambda new: _write_lines(rows, new))
     return rows
+
+
+def _is_row(row: Any, columns: Sequence[str]) -> bool:
+    """Whether it has the columns of the table, and names an image and a model."""
+    if not isinstance(row, dict) or row.keys() != set(columns):
+        return False
+    return isinstance(row["path"], str) and isinstance(row["model"], str | None)
 
 
 def _refuse_bytes(names: Iterable[str]) -> None:
@@ -132,7 +139,7 @@ def _read_journal(journal: Path, columns: Sequence[str]) -> tuple[Sequence[str],
                 return (), []  # something else of that name
             try:
                 row = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if row is None:
                 break
@@ -154,7 +161,7 @@ def _read_table(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], list
             text = io.TextIOWrapper(file, newline="", encoding="utf-8", errors="surrogateescape")
             names, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(text, strict=True)] or [[]]
             return names, [dict(zip(names, (cell or None for cell in row), strict=True)) for row in rows]
-        except (ValueError, csv.Error) as error:  # those of Arrow are ValueErrors
+        except (ValueError, RecursionError, csv.Error) as error:  # those of Arrow are ValueErrors
             raise DataError(f"{path} is not a table that can be read: {error}") from error
 
 

@@ -1,0 +1,84 @@
+"""What the abuse suite has found, each as the smallest input that showed it."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.abused import specimens
+from support.abused.loaders import LOADERS
+
+from vitrail.errors import VitrailError
+
+DEEP = b"[" * 100_000
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def npz(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def card(**state: object) -> bytes:
+    return json.dumps(json.loads(specimens.card()) | {"state": state}).encode()
+
+
+def shard(label: bytes) -> bytes:
+    """A shard whose labels, all of one byte, are another text."""
+    data = bytearray(specimens.shard_files()["cls-gnu.tar"])
+    at = -1
+    while (at := data.find(b"ustar", at + 1)) != -1:
+        start = at - 257
+        if data[start : start + 100].rstrip(b"\0").endswith(b".cls"):
+            data[start + 124 : start + 136] = b"%011o\0" % len(label)
+            data[start + 512 : start + 512 + len(label)] = label
+            data[start + 148 : start + 156] = b" " * 8
+            data[start + 148 : start + 156] = b"%06o\0 " % sum(data[start : start + 512])
+    return bytes(data)
+
+
+ROW = {"path": "a", "label": "b", "error": None, "model": "m"}
+FOUND = {
+    "labels of arrays that are numbers without end": ("arrays", {"train_labels.npy": npy(np.full(6, 2**40))}),
+    "an array without sides": ("arrays", {"train_labels.npy": npy(np.array(3))}),
+    "an archive of what is no array": ("arrays", {"data.npz": npz(**{"X.npy": b"x", "y": b"y", "X": b"x"})}),
+    "class names that are not text": ("arrays", {"classes.txt": b"\xff\xfe"}),
+    "a header with an open bracket": ("arrays", {"train_images.npy": b"\x93NUMPY\1\0\x02\0(\n"}),
+    "an idx file that claims gigabytes": ("idx", {"train-images-idx3-ubyte": b"\0\0\x08\x01\x3f\xff\xff\xff"}),
+    "a class number without end": ("shards", {"train.tar": lambda: shard(b"99999999999")}),
+    "a label of JSON without bottom": ("jsonl", {"table.jsonl": b'{"image": ' + DEEP}),
+    "a row of JSON without bottom": ("predictions", {"table.jsonl": DEEP}),
+    "a row whose model is a list": ("predictions", {"table.jsonl": json.dumps(ROW | {"model": []}).encode()}),
+    "a row whose image is a list": ("predictions", {"table.jsonl": json.dumps(ROW | {"path": []}).encode()}),
+    "a state with an unknown key": ("card", {"card.json": lambda: card(temperature={"x": 1})}),
+    "a state that is a number": ("card", {"card.json": lambda: card(temperature=1.5)}),
+    "an artefact with an endless name": (
+        "choice",
+        {"fastest.json": b'{"artefact": "%s", "threads": 1}' % (b"x" * 999)},
+    ),
+    "classes numbered by words": ("yolo", {"data.yaml": b"train: images/train\nnames: {0: a, b: c}\n"}),
+    "a record without bottom": ("run", {"run.json": DEEP}),
+    "a config without bottom": ("hugging face checkpoint", {"config.json": DEEP}),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_was_found_is_refused(case: str, tmp_path: Path) -> None:
+    name, changes = FOUND[case]
+    loader = LOADERS[name]
+    files = next(source() for source in loader.sources if changes.keys() <= source().keys())
+    for file, data in (files | changes).items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(data() if callable(data) else data)
+    with pytest.raises(VitrailError):
+        loader.load(tmp_path)
