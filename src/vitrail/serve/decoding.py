@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -35,6 +35,7 @@ _NICE = 19
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
 _LONG = 0.2  # seconds of processor time after which a decoder gets less of the processor than all other work
 _QUICK = 1.0  # seconds of processor time after which a picture makes room for those of other requests
+_LATE = 0.2  # seconds that another request must have waited for its first decoder
 _IDLE = 30.0  # seconds after which a decoder without work ends
 _KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
 _STARTING = 30.0  # seconds that a nursery may take
@@ -188,6 +189,7 @@ class _Job:
     work: Callable[[Tensor], Any]
     owner: object
     future: "asyncio.Future[Any]"
+    since: float = field(default_factory=time.monotonic)
 
 
 class DecoderPool:
@@ -291,15 +293,19 @@ class DecoderPool:
                 job = queue.popleft()
                 if queue:
                     self._queues[owner] = queue
+                    queue[0].since = time.monotonic()  # it has had its turn
                 return job
         return None
 
     def _give_up(self, job: _Job, seconds: float) -> Exception | None:
         if job.future.cancelled():  # its client has left, or its time is over
             return _Abandoned()
+        if seconds <= _QUICK:
+            return None
+        late = time.monotonic() - _LATE
         with self._wake:
-            others = any(owner is not job.owner and not self._running[owner] for owner in self._queues)
-        return Overloaded("decoders", 1) if others and seconds > _QUICK else None
+            waits = any(queue[0].since < late for one, queue in self._queues.items() if not self._running[one])
+        return Overloaded("decoders", 1) if waits else None
 
 
 def _succeed(future: "asyncio.Future[Any]", result: Any) -> None:
