@@ -41,3 +41,11 @@ def test_names_and_artefacts_have_no_weights_to_export():
         open_weights("vit_small_patch16")
     with pytest.raises(ConfigError, match="exported"):
         open_weights("some.onnx")
+
+
+@pytest.mark.parametrize("change", [{"artefact": "../other.onnx"}, {"artefact": "/etc/passwd"}, {"threads": 10**9}])
+def test_the_choice_is_a_file_of_its_folder(tmp_path, change):
+    about = {"artefact": "model.onnx", "threads": 1, "half": False, "dynamic": False, **change}
+    (tmp_path / "fastest.json").write_text(json.dumps(about))
+    with pytest.raises(CheckpointError, match="damaged"):
+        open_engine(tmp_path)
