@@ -75,3 +75,9 @@ def test_repeated_boxes():
     assert truth.labels.shape == (1, 12)
     assert int(truth.valid.sum()) == 3
     assert not truth.without_class().labels.any()
+
+
+def test_the_matching_is_part_of_one_compiled_graph() -> None:
+    cost, valid = torch.rand(2, 3, 5, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], dtype=torch.bool)
+    compiled = torch.compile(lambda cost, valid: assign(2 * cost, valid) + 1, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(cost, valid), assign(cost, valid) + 1)

@@ -65,13 +65,21 @@ def costs(logits: Tensor, boxes: Tensor, truth: Truth, weights: Costs, *, softma
     return weights.label * label + weights.box * distance - weights.giou * overlap
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it runs on the CPU
 def assign(cost: Tensor, valid: Tensor) -> Tensor:
     """The true box of each query, -1 for none: costs L B Q M and which boxes are real, B M -> L B Q int64.
 
     Every real box has one query, and all of them together cost least. Where there are more boxes than queries, those
     that would cost most have none.
     """
+    return torch.ops.vitrail.match_boxes(cost, valid)
+
+
+# An operator of its own, so that torch.compile keeps the loss in one graph: the matching itself runs on the CPU.
+torch.library.define("vitrail::match_boxes", "(Tensor cost, Tensor valid) -> Tensor")
+
+
+@torch.library.impl("vitrail::match_boxes", "CompositeExplicitAutograd")
+def _match_boxes(cost: Tensor, valid: Tensor) -> Tensor:
     solve = _solver()
     # Infinite costs would make the problem unsolvable; such a query is taken only where there is no other.
     matrix = cost.float().nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
@@ -85,8 +93,13 @@ def assign(cost: Tensor, valid: Tensor) -> Tensor:
     return found.to(cost.device)
 
 
+@torch.library.register_fake("vitrail::match_boxes")  # type: ignore[untyped-decorator]
+def _match_boxes_shape(cost: Tensor, valid: Tensor) -> Tensor:
+    return cost.new_empty(cost.shape[:3], dtype=torch.int64)
+
+
 def _solver() -> Any:
     try:
         return importlib.import_module("scipy.optimize").linear_sum_assignment
     except ImportError as error:
-        raise ConfigError("training a detector needs scipy: pip install 'vitrail[detect]'") from error
+        raise ConfigError("training a detector needs scipy: pip install scipy") from error
