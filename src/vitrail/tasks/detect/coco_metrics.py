@@ -155,5 +155,5 @@ def _library() -> tuple[Any, Any]:
     try:
         coco, evaluation = (importlib.import_module(f"pycocotools.{name}") for name in ("coco", "cocoeval"))
     except ImportError as error:
-        raise ConfigError("average precision needs pycocotools: pip install 'vitrail[detect]'") from error
+        raise ConfigError("average precision needs pycocotools: pip install pycocotools") from error
     return coco.COCO, evaluation.COCOeval
