@@ -103,8 +103,9 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], None], text
 def _train(verb: Words) -> None:
     verb.sets_recipe = True
     verb.add_argument(
-        "data", nargs="?", help="a folder of images (class = folder), CSV/JSONL, arrays, shards, or cifar10 …"
-    )
+        "data", nargs="?",
+        help="a folder of images (class = folder; or boxes, masks, depth), CSV/JSONL, arrays, shards, or cifar10 …",
+    )  # fmt: skip
     verb.add_argument(
         "--model", metavar="NAME", help="a model of `vitrail models`; chosen by the images' size if left out"
     )
