@@ -82,8 +82,13 @@ def read_bytes(path: str | Path, limit: int = IMAGE_LIMIT, *, start: int = 0, le
     try:
         return _read(path, limit, start, length)
     except OSError as error:
-        if error.errno not in _MACHINE:
-            raise
+        raise_machine_fault(error, path)
+        raise
+
+
+def raise_machine_fault(error: OSError, path: str | Path) -> None:
+    """Raises a DataError for an error that says nothing about the file, such as too many open files."""
+    if error.errno in _MACHINE:
         reason = f"{path} cannot be read now: {error.strerror}"
         raise DataError(f"{reason}; this is a fault of the machine, not of the file: mend it and try again") from error
 

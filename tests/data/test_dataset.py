@@ -1,13 +1,17 @@
 """The contract's own classes: subsets, other targets, and fingerprints that mean something."""
 
+import errno
 import hashlib
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from vitrail.data.dataset import Batch, Retargeted, Subset, digest, file_facts, target_digest
 from vitrail.data.sources.arrays import Arrays
 from vitrail.data.targets import ClassTarget, NumbersTarget
+from vitrail.errors import DataError
 
 LETTERS = {"label": ClassTarget(classes=("a", "b", "c"))}
 
@@ -58,6 +62,15 @@ def test_file_facts_notice_changes(tmp_path):
     first = file_facts(file)
     file.write_bytes(b"12")
     assert file_facts(file) != first
+
+
+def test_file_facts_do_not_call_a_file_missing_when_the_machine_fails(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(Path, "stat", fails)
+    with pytest.raises(DataError, match="machine"):
+        file_facts(tmp_path / "x")
 
 
 def test_target_digest_sees_every_value_name_and_kind():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.data.findings import NO_FINDINGS, Findings
 from vitrail.data.targets import Schema
+from vitrail.files import raise_machine_fault
 
 Targets = Mapping[str, Tensor]
 
@@ -187,7 +188,9 @@ def file_facts(path: Path) -> str:
     """Name, size and date of a file, which show whether it changed."""
     try:
         facts = path.stat()
-    except (OSError, ValueError):  # a ValueError for a null character
+    except (OSError, ValueError) as error:  # a ValueError for a null character
+        if isinstance(error, OSError):
+            raise_machine_fault(error, path)
         return f"{path.name}:missing"
     return f"{path.name}:{facts.st_size}:{facts.st_mtime_ns}"
 
