@@ -51,7 +51,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
 def digest_of(file: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     with open_regular(file) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
 
 
 def check_file(file: Path, *, data: bytes | None = None) -> bool:

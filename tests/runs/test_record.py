@@ -1,6 +1,7 @@
 """run.json and best.json: written, read again, upgraded from version 1, refused where they are damaged."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,28 @@ def test_a_folder_without_a_record(tmp_path: Path) -> None:
         Record.read(tmp_path)
     with pytest.raises(CheckpointError, match=r"best\.json"):
         Result.read(tmp_path)
+
+
+@pytest.mark.parametrize("number", [10**7, 10**9, 10**18])
+@pytest.mark.parametrize("name", ["dim", "depth", "num_heads", "image_size"])
+def test_a_record_with_absurd_numbers_is_refused_before_anything_is_built(
+    tmp_path: Path, name: str, number: int
+) -> None:
+    folder = run_folder(tmp_path)
+    about = json.loads((folder / "run.json").read_text())
+    if name == "image_size":
+        about["preprocess"][name] = [number, number]
+    else:
+        about["task"] = {"kind": "mae", name: number}
+    (folder / "run.json").write_text(json.dumps(about))
+    (folder / "SHA256SUMS").unlink()
+    with pytest.raises(CheckpointError, match=name):
+        open_model(folder)
+
+
+def test_an_undefined_metric_is_null_and_comes_back(tmp_path: Path) -> None:
+    Result(metrics={"correlation": math.nan, "images": 3.0}).write(tmp_path)
+    assert (
+        json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)["metrics"]["correlation"] is None
+    )
+    assert math.isnan(Result.read(tmp_path).metrics["correlation"])

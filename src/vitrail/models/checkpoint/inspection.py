@@ -10,13 +10,13 @@ from torch import Tensor
 from vitrail.checksums import check_file
 from vitrail.errors import CheckpointError, VitrailError
 from vitrail.models.backbone import BackboneConfig
-from vitrail.models.checkpoint import build, find_model
+from vitrail.models.checkpoint import find_model
 from vitrail.models.checkpoint.dialect import to_ours
 from vitrail.models.checkpoint.files import PICKLES, Weights, find_file, read_shard_names
 from vitrail.models.checkpoint.headers import check_pickle, digest_of_tensors, read_header
 from vitrail.models.checkpoint.outline import check_numbers, of_file, outlined
 from vitrail.models.checkpoint.unwrap import take_out, without_wrappers
-from vitrail.models.registry import FAMILIES, name_of
+from vitrail.models.registry import FAMILIES, build, name_of
 from vitrail.strict_json import read_json
 
 
