@@ -113,7 +113,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--slow", type=int, help="clients that send a byte a second (20)")
     parser.add_argument("--pause", type=float, help="seconds between two requests of the normal client (0.05)")
     parser.add_argument("--alone", type=float, help="seconds of the normal client before the attack (60)")
-    parser.add_argument("--memory", type=float, help="MB that all processes of the service may have together")
+    parser.add_argument("--memory", type=float, help="MB that the service may have (default: as docs/serve.md states)")
     parser.add_argument("options", nargs="*", help="after --: options of vitrail serve")
     return parser.parse_args()
 

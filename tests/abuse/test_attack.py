@@ -69,7 +69,7 @@ GOOD = {
     "crashes": 0, "odd": {}, "ready_after": True, "exit": 0, "log_errors": {},
     "normal_alone": {"p99_ms": 10.0, "statuses": {"200": 9}},
     "normal_attacked": {"p99_ms": 29.0, "statuses": {"200": 9, "503": 1}},
-    "memory_mb": {"peak": 900},
+    "memory_mb": {"before": 400, "peak": 900},
 }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ GOOD = {
         ({"exit": 1}, "exit"),
         ({"normal_attacked": {"p99_ms": 31.0, "statuses": {}}}, "p99"),
         ({"normal_attacked": {"p99_ms": 1.0, "statuses": {"no answer": 1}}}, "no answer"),
-        ({"memory_mb": {"peak": 1100}}, "memory"),
+        ({"memory_mb": {"before": 400, "peak": 1100}}, "memory"),
         ({"log_errors": {"failed": 1}}, "log"),
     ],
 )

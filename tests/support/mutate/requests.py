@@ -31,6 +31,7 @@ URLS = (
 )  # fmt: skip
 
 
+PARTS = (0, *[1] * 10, 2, 2, 2, 3, 3, 5, 5, 64, 70)  # files of a form; a request may have 64
 PROTOCOLS = (b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9", b"", b"http/1.1")
 METHODS = (b"GET", b"PUT", b"", b"\0", b"P" * 9_000, b"CONNECT", b"TRACE", b"OPTIONS")
 PATHS = (b" /../", b" //", b" http://x/", b" *", b" /%2e%2e/", b" /\xff", b" /\0", b"  /")
@@ -69,7 +70,7 @@ def form(chance: Chance) -> tuple[str, bytes, str]:
     marker = b"--" + boundary.encode("latin-1")
     parts = [
         marker + b"\r\n" + part_head(chance) + b"\r\n\r\n" + picture(chance) + b"\r\n"
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 5, 64, 70)))
+        for _ in range(chance.choice(PARTS))
     ]
     pieces = [*parts, marker + b"--\r\n"]
     roll = chance.random()
