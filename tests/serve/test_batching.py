@@ -122,8 +122,8 @@ def test_an_engine_that_fails_fails_one_batch_only(capsys: pytest.CaptureFixture
 
 
 def test_pictures_that_wait_to_be_decoded_do_not_hold_up_other_requests() -> None:
-    of = app(max_delay=0.5, timeout=10.0)
-    body, headers = form(*[png_of_zeros(2000, 2000)] * 12)  # more than a second in all
+    of = app(max_delay=0.5, timeout=50.0)
+    body, headers = form(*[png_of_zeros(1200, 1200)] * 12)  # half a second in all
 
     async def story() -> list[Reply]:
         await ask(of, "/predict", method="POST", body=picture(), **PNG)

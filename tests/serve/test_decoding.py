@@ -178,7 +178,7 @@ def test_a_decoder_that_takes_long_loses_its_priority(made: list[Decoder], monke
     with pool() as of:
         for file in (picture(), LONG, picture()):
             assert asyncio.run(of.decode(File("x", file), len, owner=1)) in (1, 3)
-    assert priorities == [19]
+    assert priorities == [5]
     assert [decoder.demoted for decoder in made] == [True, False]
 
 

@@ -31,7 +31,7 @@ from vitrail.serve.decoder import CHANNELS, receive_message, send_message
 from vitrail.serve.upload import File
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
-_NICE = 19
+_NICE = 5  # a third of the processor where there is other work; with 19, other programs could starve it
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
 _LONG = 0.2  # seconds of processor time after which a decoder gets less of the processor than all other work
 _QUICK = 1.0  # seconds of processor time after which a picture makes room for those of other requests
