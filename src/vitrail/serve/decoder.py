@@ -42,7 +42,7 @@ def send_message(
     channel: socket.socket, message: dict[str, Any], payload: "bytes | bytearray | memoryview" = b""
 ) -> None:
     """Sends a message, and the bytes that it announces."""
-    text = json.dumps(message).encode()
+    text = json.dumps(message, allow_nan=False).encode()
     channel.sendall(_LENGTH.pack(len(text)) + text)
     if payload:
         channel.sendall(payload)
