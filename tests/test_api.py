@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import annotated
 
 import vitrail
 from vitrail.packaged import samples
@@ -75,3 +76,8 @@ def test_doctor_is_titled_after_what_was_named(photos: Path) -> None:
     report = vitrail.doctor(photos)
     assert report.title == f"Audit of {photos}"
     assert len(repr(report)) < 250
+
+
+def test_doctor_draws_a_page_of_pictures(tmp_path: Path) -> None:
+    vitrail.doctor(annotated.voc(tmp_path / "data"), preview=tmp_path / "preview.html")
+    assert (tmp_path / "preview.html").read_text().count("<img") >= 6

@@ -171,12 +171,21 @@ def open_explainer(path: str) -> Any:
     return Explainer(trained.task, trained.preprocess), trained.task.output_names
 
 
-def doctor(data: str | Path, *, label: str | None = None, **options: Any) -> "Report":
-    """An audit of data before training: broken files, duplicates, uneven or suspicious targets."""
+def doctor(
+    data: str | Path, *, label: str | None = None, preview: str | Path | None = None, **options: Any
+) -> "Report":
+    """An audit of data before training: broken files, duplicates, uneven or suspicious targets.
+
+    `preview` names an HTML page to write: pictures with their boxes, masks or depth.
+    """
     from vitrail.data.audit.doctor import examine  # noqa: PLC0415
+    from vitrail.data.audit.preview import preview as draw  # noqa: PLC0415
+    from vitrail.data.sources.opening import survey  # noqa: PLC0415
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
 
     columns = () if label is None else tuple(name.strip() for name in label.split(","))
+    if preview is not None:
+        draw(survey(data, wanted=Wanted(columns))).to_html(preview)
     return examine(data, wanted=Wanted(columns), **options)
 
 

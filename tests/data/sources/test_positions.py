@@ -1,9 +1,9 @@
 """The format of a folder, and several kinds of targets of one folder."""
 
 import pytest
-from support.annotated import coco_annotation, coco_file, depth, masks, picture, voc, yolo
+from support.annotated import coco_annotation, coco_file, depth, masks, picture, voc, voc_file, voc_object, yolo
 
-from vitrail.data.sources.opening import find, survey
+from vitrail.data.sources.opening import find, open_data, survey
 from vitrail.data.sources.positions import read_positions, read_positions_file
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets.boxes_target import BoxesTarget
@@ -45,3 +45,11 @@ def test_a_file_that_is_nothing_known_is_refused(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(DataError, match="supported"):
         find(tmp_path / "a.json")
+
+
+def test_images_alone_need_no_correct_annotations(tmp_path):
+    data = voc(tmp_path, 6)
+    voc_file(data / "Annotations" / "1.xml", "1.png", voc_object("cell", (50, 3, 60, 9)))
+    with pytest.raises(DataError, match="outside"):
+        open_data(data)
+    assert len(open_data(data, wanted=Wanted(targets=False)).train) == 4

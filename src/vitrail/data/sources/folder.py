@@ -100,9 +100,9 @@ def _walk(folder: Path, prefix: str, above: frozenset[str]) -> Iterator[str]:
             yield f"{prefix}{entry.name}"
 
 
-def read_folder(root: Path) -> Found:
-    """The splits of a folder of images; DataError if it has no images."""
-    scanned = scan(root)
+def read_folder(root: Path, scanned: Scan | None = None) -> Found:
+    """The splits of a folder of images, which may have been scanned already; DataError if it has no images."""
+    scanned = scanned or scan(root)
     if not scanned.images:
         what = f"no images, only {len(scanned.others):,} other files" if scanned.others else "no files"
         raise DataError(f"{root} has {what}; expected one folder of images per class, or images without labels")

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from vitrail.data.dataset import Dataset, Found, Splits
+from vitrail.data.findings import NO_FINDINGS
 from vitrail.data.sources.arrays import looks_like_arrays, read_arrays
 from vitrail.data.sources.catalogue import KNOWN, Progress, read_known
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
 from vitrail.data.sources.embedded import NAMES, read_embedded
-from vitrail.data.sources.folder import read_folder
+from vitrail.data.sources.folder import Scan, read_folder, scan
 from vitrail.data.sources.positions import read_positions, read_positions_file
 from vitrail.data.sources.shards import find_shards, read_shards
 from vitrail.data.sources.table import SUFFIXES as TABLES
@@ -118,18 +119,20 @@ def _find_in_folder(path: Path, wanted: Wanted) -> Found:
         return read_arrays(path)
     if find_shards(path):
         return read_shards(path)
-    if (found := read_positions(path, wanted.kinds)) is not None:
-        return found
-    return _beside_tables(path, [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES])
+    scanned = scan(path)
+    if (found := read_positions(path, wanted.kinds, scanned)) is not None:
+        # Those who learn from images alone need not correct annotations.
+        return found if wanted.targets else found._replace(findings=NO_FINDINGS)
+    return _beside_tables(path, scanned, [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES])
 
 
-def _beside_tables(path: Path, tables: list[Path]) -> Found:
+def _beside_tables(path: Path, scanned: Scan, tables: list[Path]) -> Found:
     """A folder of images and tables; DataError or a note if a table may be what the user meant."""
     if not tables:
-        return read_folder(path)
+        return read_folder(path, scanned)
     shown = ", ".join(str(table) for table in tables[:3])
     try:
-        found = read_folder(path)
+        found = read_folder(path, scanned)
     except DataError as error:
         raise DataError(f"{error}; if a table has the labels, give its path: {shown}") from error
     classes = getattr(found.train.schema.get("label"), "classes", ())

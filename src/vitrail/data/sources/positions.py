@@ -20,7 +20,7 @@ from vitrail.errors import listed
 Way = Callable[[], Found]  # reads what was recognised
 
 
-def read_positions(root: Path, kinds: Sequence[str] = ()) -> Found | None:
+def read_positions(root: Path, kinds: Sequence[str] = (), scanned: Scan | None = None) -> Found | None:
     """The boxes, masks or depth maps of a folder; None if it has none of the wanted kinds.
 
     Without `kinds` it is the first of these that there is, and a note tells of others; all that are named are read
@@ -29,7 +29,7 @@ def read_positions(root: Path, kinds: Sequence[str] = ()) -> Found | None:
     chosen = [kind for kind in _KINDS if not kinds or kind in kinds]
     if not chosen:
         return None
-    scanned = scan(root)
+    scanned = scanned or scan(root)
     if not scanned.images:
         return None
     ways = {kind: way for kind in chosen if (way := _KINDS[kind](root, scanned)) is not None}
