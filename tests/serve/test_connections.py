@@ -108,3 +108,28 @@ def test_a_closed_connection_takes_its_work_with_it() -> None:
 
     asyncio.run(story())
     assert engine.batches == [1, 1]
+
+
+def test_a_client_that_is_gone_already_is_refused_without_an_error() -> None:
+    class Gone:
+        closed = False
+
+        def can_write_eof(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> None:
+            assert data.startswith(b"HTTP/1.1 503")
+
+        def write_eof(self) -> None:
+            raise OSError(107, "Transport endpoint is not connected")
+
+        def close(self) -> None:
+            self.closed = True
+
+    async def story() -> None:
+        connection = connections.LimitedConnection()
+        connection.transport, connection.loop = Gone(), asyncio.get_running_loop()
+        connection._refuse(connections._REFUSED)
+        await until(lambda: connection.transport.closed)
+
+    asyncio.run(story())

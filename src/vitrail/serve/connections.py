@@ -4,6 +4,7 @@ Idle connections are closed before new ones are refused, then those whose client
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from vitrail.serve.config import ServeConfig
@@ -129,7 +130,8 @@ class LimitedConnection(asyncio.Protocol):
         self._refused = True
         self.transport.write(response)
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # the client has closed it already
+                self.transport.write_eof()
             self._timer = self.loop.call_later(_LINGER, self.transport.close)
         else:
             self.transport.close()
