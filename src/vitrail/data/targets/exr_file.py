@@ -13,7 +13,7 @@ import numpy as np
 
 _MAGIC = b"\x76\x2f\x31\x01"
 _TILED, _DEEP, _MULTIPART = 0x200, 0x800, 0x1000
-_TYPES = {0: np.dtype("<u4"), 1: np.dtype("<f2"), 2: np.dtype("<f4")}
+_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u4"), 1: np.dtype("<f2"), 2: np.dtype("<f4")}
 _LINES = {0: 1, 2: 1, 3: 16}  # compression -> lines of a block: none, ZIPS, ZIP
 _WANTED = ("Z", "depth", "Depth", "Y", "R", "V")  # channels that hold depth, the likeliest first
 _MOST_ATTRIBUTES = 1000
