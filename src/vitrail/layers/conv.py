@@ -112,6 +112,8 @@ class ResidualBlock(nn.Module):
 
     The branch is two 3 x 3 convolutions, or a bottleneck whose inner width is a quarter. `layer` builds each
     convolution with its norm and activation; `gain` is the initial gain of the norm at the end of the branch.
+    `average` takes the mean of pixels before a strided shortcut (arXiv:1812.01187); `project` gives it a convolution
+    also where the shapes are equal.
     """
 
     def __init__(
@@ -124,6 +126,8 @@ class ResidualBlock(nn.Module):
         gain: float = 1.0,
         drop_path: float = 0.0,
         layer: Callable[..., nn.Module] = ConvNorm,
+        average: bool = False,
+        project: bool = False,
     ) -> None:
         super().__init__()
         if bottleneck:
@@ -137,8 +141,12 @@ class ResidualBlock(nn.Module):
             self.branch = nn.Sequential(
                 layer(channels, dim, 3, stride=stride, activation=nn.ReLU()), layer(dim, dim, 3, gain=gain)
             )
-        same = stride == 1 and channels == dim
-        self.shortcut = nn.Identity() if same else layer(channels, dim, 1, stride=stride)
+        same = stride == 1 and channels == dim and not project
+        if average and stride > 1:
+            pool = nn.AvgPool2d(stride, stride, ceil_mode=True)
+            self.shortcut: nn.Module = nn.Sequential(pool, layer(channels, dim, 1))
+        else:
+            self.shortcut = nn.Identity() if same else layer(channels, dim, 1, stride=stride)
         self.drop_path = DropPath(drop_path)
         self.activation = nn.ReLU()
 

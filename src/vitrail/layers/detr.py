@@ -23,11 +23,11 @@ class AddNorm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with ReLU between them: B N D -> B N D."""
+    """Two linear maps with an activation between them, by default ReLU: B N D -> B N D."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, dim: int, hidden: int, activation: nn.Module | None = None) -> None:
         super().__init__()
-        self.fc1, self.activation, self.fc2 = nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim)
+        self.fc1, self.activation, self.fc2 = nn.Linear(dim, hidden), activation or nn.ReLU(), nn.Linear(hidden, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """B N D -> B N D."""
@@ -37,11 +37,13 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention with positions, then an MLP: B N D -> B N D."""
 
-    def __init__(self, dim: int, *, num_heads: int, hidden: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, *, num_heads: int, hidden: int, dropout: float = 0.0, activation: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.attention = PositionedAttention(dim, num_heads=num_heads)
         self.after_attention = AddNorm(dim, dropout=dropout)
-        self.mlp = FeedForward(dim, hidden)
+        self.mlp = FeedForward(dim, hidden, activation)
         self.after_mlp = AddNorm(dim, dropout=dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -20,13 +20,17 @@ class ResNetConfig(StagedConfig):
     """The widths are those of the outputs of the blocks; the inner width of a bottleneck is a quarter.
 
     `zero_init_last` initialises the last gain of each branch with 0, so that blocks start as the identity
-    (arXiv:1706.02677).
+    (arXiv:1706.02677). `deep_stem` has three 3 x 3 convolutions in place of one of 7 x 7, and `average_shortcut` takes
+    means before strided shortcuts (ResNet-D, arXiv:1812.01187), as in RT-DETR, whose first basic block has a
+    convolution in its shortcut.
     """
 
     dynamic_size: bool = True
     stem_dim: Count = 64
     bottleneck: bool = True
     zero_init_last: bool = True
+    deep_stem: bool = False
+    average_shortcut: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError for widths of bottlenecks that are not divisible by 4."""
@@ -46,10 +50,7 @@ class ResNet(Staged):
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__(config)
-        self.stem = nn.Sequential(
-            ConvNorm(config.channels, config.stem_dim, 7, stride=2, activation=nn.ReLU()),
-            nn.MaxPool2d(3, stride=2, padding=1),
-        )
+        self.stem = nn.Sequential(*_stem(config), nn.MaxPool2d(3, stride=2, padding=1))
         rates = iter(linear_ramp(config.drop_path, sum(config.depths)))
         widths = (config.stem_dim, *config.dims)
         self.stages = nn.ModuleList(
@@ -61,6 +62,8 @@ class ResNet(Staged):
                     stride=2 if block == 0 and stage > 0 else 1,
                     drop_path=next(rates),
                     gain=0.0 if config.zero_init_last else 1.0,
+                    average=config.average_shortcut,
+                    project=config.average_shortcut and not config.bottleneck and block == 0,
                 )
                 for block in range(depth)
             )
@@ -70,6 +73,15 @@ class ResNet(Staged):
         self.head = self.new_head()
         initialise(self, "trunc_normal")
         initialise_convolutions(self)
+
+
+def _stem(config: ResNetConfig) -> list[nn.Module]:
+    """The convolutions before pooling, the first of which has stride 2."""
+    if not config.deep_stem:
+        return [ConvNorm(config.channels, config.stem_dim, 7, stride=2, activation=nn.ReLU())]
+    half = max(config.stem_dim // 2, 1)
+    widths = ((config.channels, half, 2), (half, half, 1), (half, config.stem_dim, 1))
+    return [ConvNorm(before, dim, 3, stride=stride, activation=nn.ReLU()) for before, dim, stride in widths]
 
 
 _NARROW, _WIDE = (64, 128, 256, 512), (256, 512, 1024, 2048)

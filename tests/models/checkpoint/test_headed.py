@@ -11,6 +11,7 @@ from support.peers import transformers
 
 import vitrail
 from vitrail.errors import CheckpointError, Unsupported
+from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.headed import has_head, load_headed
 from vitrail.models.checkpoint.headed.translation import convolutional, require
 
@@ -93,3 +94,7 @@ def test_open_gives_a_task(saved: Path, tmp_path: Path) -> None:
     (answer,) = model.predict(np.zeros((30, 40, 3), dtype=np.uint8))
     assert len(answer.answer.boxes) == 7
     assert max(answer.answer.boxes[0].corners) <= 40
+
+
+def test_every_dialect_has_a_name_of_its_own() -> None:
+    assert len({each.name for each in TRANSLATIONS}) == len(TRANSLATIONS)

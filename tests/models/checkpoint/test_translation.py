@@ -41,7 +41,8 @@ def test_rules_are_a_round_trip(translation: Translation) -> None:
     family = FAMILIES[translation.family]
     name, preset = next(iter(family.presets.items()))
     # Hugging Face's MobileViT has as many blocks as the published ones.
-    model = randomise(build(family, preset.config if translation.name == "hf mobilevit" else shrunk(name)))
+    config = preset.config if translation.name == "hf mobilevit" else shrunk(name)
+    model = randomise(build(family, apply(config, translation.own)))
     theirs = to_theirs(model, translation.rules(model.config))
     assert all(mark in theirs for mark in translation.marks)
     weights = Weights(path=Path("x"), tensors=theirs, metadata={})
@@ -56,7 +57,7 @@ def test_rules_are_a_round_trip(translation: Translation) -> None:
 def test_classes_are_counted_in_the_file(translation: Translation, said: bool) -> None:
     family = FAMILIES[translation.family]
     name, preset = next(iter(family.presets.items()))
-    config = preset.config if translation.name == "hf mobilevit" else shrunk(name)
+    config = apply(preset.config if translation.name == "hf mobilevit" else shrunk(name), translation.own)
     with SkipInit():
         model = build(family, apply(config, {"num_classes": 7}))
     theirs = to_theirs(model, translation.rules(model.config))

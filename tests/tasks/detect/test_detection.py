@@ -13,7 +13,7 @@ from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch
 from vitrail.data.targets.boxes_target import BoxesTarget
 from vitrail.errors import ConfigError
-from vitrail.models.heads import DeformableDetrConfig, DetrConfig
+from vitrail.models.heads import DeformableDetrConfig, DetrConfig, RtDetrConfig
 from vitrail.tasks.detect import Detect, DetectConfig
 from vitrail.training.run import train
 
@@ -42,8 +42,9 @@ def batch_of(task: Detect, count: int = 2) -> Batch:
         DetrConfig(**SMALL),
         DeformableDetrConfig(**SMALL, two_stage=False, denoising=0),
         DeformableDetrConfig(**SMALL, extra_queries=4, repeat=2),
+        RtDetrConfig(**SMALL),
     ],
-    ids=["default", "detr", "one stage", "extra queries"],
+    ids=["default", "detr", "one stage", "extra queries", "rt_detr"],
 )
 def test_every_parameter_learns(head: Any) -> None:
     task = task_of(head).train()

@@ -43,6 +43,7 @@ class Translation:
     options: Mapping[str, Option]
     describe: Callable[[Any], Mapping[str, Any]] | None = None
     kind: str = ""
+    variant: str = ""  # tells it from another translation of the same peer and family
     base: str = ""  # the preset that Hugging Face's defaults are those of
     ignored: str = r"(?!)"
     own: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Translation:
     @property
     def name(self) -> str:
         """Peer and family, e.g. "timm swin"."""
-        return f"{self.peer} {self.family}"
+        return " ".join(filter(None, (self.peer, self.family, self.variant)))
 
     def recognises(self, weights: Weights) -> bool:
         """Whether config.json names the family, or the tensors do."""

@@ -9,6 +9,7 @@ from vitrail.models.heads.detector import DetectorConfig as DetectorConfig
 from vitrail.models.heads.detr import DetrConfig as DetrConfig
 from vitrail.models.heads.dpt import DptConfig as DptConfig
 from vitrail.models.heads.eomt import EomtConfig as EomtConfig
+from vitrail.models.heads.rt_detr import RtDetrConfig as RtDetrConfig
 from vitrail.models.heads.segformer import SegFormerConfig as SegFormerConfig
 from vitrail.models.heads.segmenter import LinearSegmenterConfig as LinearSegmenterConfig
 from vitrail.models.heads.segmenter import Segmenter as Segmenter

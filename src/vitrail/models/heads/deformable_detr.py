@@ -133,7 +133,7 @@ class DeformableDetr(Detector):
         if noised is not None:
             num_noised = noised.boxes.shape[1]
             queries = _joined(self.of_noised(noised, queries), queries)
-        mask = self.mask(count, noised, tokens.device)
+        mask = query_mask(self.config.queries, count - self.config.queries, noised, tokens.device)
         found = self.decode_queries(queries, tokens, grids, mask)
         parts = [num_noised, self.config.queries, count - self.config.queries]
         noisy, main, extra = (Boxes(*pair) for pair in zip(*(part.split(parts, dim=2) for part in found), strict=True))
@@ -168,13 +168,7 @@ class DeformableDetr(Detector):
         The box corrects one around the token that is larger on coarser levels; tokens whose own box would leave the
         image have an empty input and are not kept from being chosen, as in the published models.
         """
-        levels = []
-        for level, grid in enumerate(grids):
-            centres = cell_centres(grid, tokens)
-            levels.append(torch.cat([centres, torch.full_like(centres, _SMALLEST * 2**level)], dim=1))
-        anchors = torch.cat(levels)  # S 4
-        inside = ((anchors > 0.01) & (anchors < 0.99)).all(dim=1, keepdim=True)  # S 1
-        starts = (anchors / (1 - anchors)).log().masked_fill(~inside, torch.inf)
+        starts, inside = anchors_of(grids, tokens)
         found = self.proposal(tokens.masked_fill(~inside, 0.0))
         logits = self.classifiers[-1](found)[..., :1]
         return Boxes(logits[None], (precise(self.boxes[-1](found)) + starts).sigmoid()[None])
@@ -182,11 +176,7 @@ class DeformableDetr(Detector):
     def chosen(self, proposals: Boxes, count: int) -> Queries:
         """The best proposals as queries; ConfigError where there are fewer tokens."""
         logits, boxes = proposals.logits[0, :, :, 0], proposals.boxes[0]  # B S, B S 4
-        if logits.shape[1] < count:
-            raise ConfigError(
-                f"{count} queries need as many tokens, but these images give {logits.shape[1]}; use fewer queries, "
-                "more levels or larger images"
-            )
+        check_tokens(logits, count)
         best = logits.topk(count, dim=1).indices
         references = boxes.gather(1, best[..., None].expand(-1, -1, 4)).detach()
         positions, contents = self.placed(references, logits.dtype).chunk(2, dim=2)
@@ -207,21 +197,6 @@ class DeformableDetr(Detector):
         contents = self.noised_label[noised.labels].to(positions)
         references = noised.boxes.to(queries.references)
         return Queries(contents, positions, references[..., : queries.references.shape[2]])
-
-    def mask(self, count: int, noised: Noised | None, device: torch.device) -> Tensor | None:
-        """Which query sees which, Q Q; None where each sees all.
-
-        Queries that find boxes see one another alone; extra ones, too; a group of noised ones also sees those that
-        find boxes.
-        """
-        main, extra = self.config.queries, count - self.config.queries
-        if noised is None and not extra:
-            return None
-        each = 0 if noised is None else noised.boxes.shape[1] // noised.groups
-        groups = 0 if noised is None else noised.groups
-        group = torch.arange(groups, device=device).repeat_interleave(each)
-        kind = torch.cat([group, _kinds(-1, main, device), _kinds(-2, extra, device)])
-        return (kind[:, None] == kind) | ((kind[:, None] >= 0) & (kind == -1))
 
     def decode_queries(self, queries: Queries, tokens: Tensor, grids: Sequence[Grid], mask: Tensor | None) -> Boxes:
         """The boxes of each decoder layer: L B Q K and L B Q 4."""
@@ -246,6 +221,44 @@ def cell_centres(grid: Grid, like: Tensor) -> Tensor:
     rows, columns = ((torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) / count for count in grid)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     return torch.stack([x, y], dim=-1).flatten(0, 1)
+
+
+def anchors_of(grids: Sequence[Grid], like: Tensor) -> tuple[Tensor, Tensor]:
+    """The box that each token starts with, S 4, as logits, and whether it is inside of the image, S 1.
+
+    It lies around the token and is larger on coarser levels. One that is not inside is at infinity.
+    """
+    levels = []
+    for level, grid in enumerate(grids):
+        centres = cell_centres(grid, like)
+        levels.append(torch.cat([centres, torch.full_like(centres, _SMALLEST * 2**level)], dim=1))
+    anchors = torch.cat(levels)  # S 4
+    inside = ((anchors > 0.01) & (anchors < 0.99)).all(dim=1, keepdim=True)  # S 1
+    return (anchors / (1 - anchors)).log().masked_fill(~inside, torch.inf), inside
+
+
+def check_tokens(tokens: Tensor, count: int) -> None:
+    """ConfigError where there are fewer tokens, B S ..., than queries that start at them."""
+    if tokens.shape[1] < count:
+        raise ConfigError(
+            f"{count} queries need as many tokens, but these images give {tokens.shape[1]}; use fewer queries, "
+            "more levels or larger images"
+        )
+
+
+def query_mask(main: int, extra: int, noised: Noised | None, device: torch.device) -> Tensor | None:
+    """Which query sees which, Q Q, in the order noised, `main`, `extra`; None where each sees all.
+
+    Queries that find boxes see one another alone; extra ones, too; a group of noised ones also sees those that find
+    boxes.
+    """
+    if noised is None and not extra:
+        return None
+    each = 0 if noised is None else noised.boxes.shape[1] // noised.groups
+    groups = 0 if noised is None else noised.groups
+    group = torch.arange(groups, device=device).repeat_interleave(each)
+    kind = torch.cat([group, _kinds(-1, main, device), _kinds(-2, extra, device)])
+    return (kind[:, None] == kind) | ((kind[:, None] >= 0) & (kind == -1))
 
 
 def _kinds(kind: int, count: int, device: torch.device) -> Tensor:

@@ -38,7 +38,7 @@ class Detections(NamedTuple):
     """The output of a detector; all but `found` is for training."""
 
     found: Boxes
-    proposals: Boxes | None = None  # 1 B S 1: whether there is an object, for each token of the image
+    proposals: Boxes | None = None  # of tokens; 1 B S 1 where their one logit says whether there is an object
     extra: Boxes | None = None  # of queries that learn from repeated boxes
     noised: Boxes | None = None  # L B R: of `Noised`, in its order
 

@@ -125,7 +125,8 @@ class Detect(Task):
         losses = []
         if found.proposals is not None:
             focal = self.criterion._replace(kind="focal")
-            losses.append(focal.matched(found.proposals, truth.without_class()))
+            binary = found.proposals.logits.shape[-1] == 1
+            losses.append(focal.matched(found.proposals, truth.without_class() if binary else truth))
         if found.extra is not None:
             losses.append(self.criterion.matched(found.extra, truth.repeated(self.config.head.repeat)))
         return losses

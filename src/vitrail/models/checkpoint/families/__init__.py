@@ -22,6 +22,7 @@ from vitrail.models.checkpoint.translation import Translation
 TRANSLATIONS: tuple[Translation, ...] = (
     resnet.TIMM,
     resnet.HF,
+    resnet.HF_DEEP,
     efficientnet.TIMM,
     efficientnet.HF,
     mobilevit.TIMM,

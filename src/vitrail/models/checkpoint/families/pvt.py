@@ -137,6 +137,7 @@ HF_SEGFORMER = Translation(
     options={name: option for name, option in _HF_OPTIONS.items() if name not in ("layer_norm_eps", "qkv_bias")}
     | {"sr_ratios": "reductions", "patch_sizes": only("patch_sizes", [7, 3, 3, 3])},
     kind="segformer",
+    variant="segformer",
     base="pvt_v2_b0",
     own={"norm": {"eps": 1e-5}, "embed_norm": {"eps": 1e-5}, "mlp_ratios": (4.0, 4.0, 4.0, 4.0)},
 )

@@ -35,6 +35,25 @@ def _hf(config: ResNetConfig) -> list[Rule]:
     return rules
 
 
+def _hf_deep(config: ResNetConfig) -> list[Rule]:
+    """RT-DETR's backbone: three convolutions in the stem, means before strided shortcuts."""
+
+    def layer(ours: str, theirs: str) -> list[Rule]:
+        return conv_norm(ours, f"{theirs}.convolution", f"{theirs}.normalization")
+
+    convs = range(3 if config.deep_stem else 1)
+    rules = [each for index in convs for each in layer(f"stem.{index}", f"embedder.embedder.{index}")]
+    rules += linear("head", "classifier.1")
+    for stage, depth in enumerate(config.depths):
+        for block in range(depth):
+            ours, theirs = f"stages.{stage}.blocks.{block}", f"encoder.stages.{stage}.layers.{block}"
+            for conv in range(3 if config.bottleneck else 2):
+                rules += layer(f"{ours}.branch.{conv}", f"{theirs}.layer.{conv}")
+            inner = ".1" if stage and config.average_shortcut else ""
+            rules += layer(f"{ours}.shortcut{inner}", f"{theirs}.shortcut{inner}")
+    return rules
+
+
 def _hf_config(config: ResNetConfig) -> Mapping[str, Any]:
     return {
         "model_type": "resnet",
@@ -74,4 +93,15 @@ HF = Translation(
         "downsample_in_bottleneck": only("downsample_in_bottleneck", False),
     },
     describe=_hf_config,
+)
+HF_DEEP = Translation(
+    peer="hf",
+    family="resnet",
+    kind="rt_detr_resnet",
+    variant="deep",
+    base="resnet50",
+    marks=("embedder.embedder.2.convolution.weight",),
+    rules=_hf_deep,
+    options=HF.options,
+    own={"deep_stem": True, "average_shortcut": True},
 )

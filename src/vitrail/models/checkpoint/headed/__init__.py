@@ -15,14 +15,21 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import DIALECTS
 from vitrail.models.checkpoint.dialect import Found, to_ours
 from vitrail.models.checkpoint.files import Weights, read
-from vitrail.models.checkpoint.headed import detr, dpt, eomt, segformer
+from vitrail.models.checkpoint.headed import detr, dpt, eomt, rt_detr, segformer
 from vitrail.models.checkpoint.headed.translation import HeadTranslation, Tensors
 from vitrail.models.checkpoint.huggingface_config import labels_of
 from vitrail.models.heads import DepthHeadConfig
 from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import FAMILIES, build
 
-TRANSLATIONS: tuple[HeadTranslation, ...] = (detr.DETR, detr.DEFORMABLE_DETR, segformer.SEGFORMER, eomt.EOMT, dpt.DPT)
+TRANSLATIONS: tuple[HeadTranslation, ...] = (
+    detr.DETR,
+    detr.DEFORMABLE_DETR,
+    rt_detr.RT_DETR,
+    segformer.SEGFORMER,
+    eomt.EOMT,
+    dpt.DPT,
+)
 _BY_KIND = {each.kind: each for each in TRANSLATIONS}
 
 

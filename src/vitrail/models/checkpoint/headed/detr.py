@@ -26,13 +26,24 @@ def deformable(ours: str, theirs: str) -> list[Rule]:
     return [each for mine, name in names.items() for each in linear(f"{ours}.{mine}", f"{theirs}.{name}")]
 
 
-def _rest(ours: str, theirs: str) -> list[Rule]:
+def encoder_rest(ours: str, theirs: str) -> list[Rule]:
     """The norm after self-attention, the MLP and the norm after it."""
     return [
         *linear(f"{ours}.after_attention.norm", f"{theirs}.self_attn_layer_norm"),
         *linear(f"{ours}.mlp.fc1", f"{theirs}.fc1"),
         *linear(f"{ours}.mlp.fc2", f"{theirs}.fc2"),
         *linear(f"{ours}.after_mlp.norm", f"{theirs}.final_layer_norm"),
+    ]
+
+
+def decoder_layer(index: int) -> list[Rule]:
+    """A decoder layer with deformable attention."""
+    ours, theirs = f"decoder.{index}", f"model.decoder.layers.{index}"
+    return [
+        *attention(f"{ours}.attention", f"{theirs}.self_attn"),
+        *encoder_rest(ours, theirs),
+        *deformable(f"{ours}.cross", f"{theirs}.encoder_attn"),
+        *linear(f"{ours}.after_cross.norm", f"{theirs}.encoder_attn_layer_norm"),
     ]
 
 
@@ -47,10 +58,10 @@ def _detr(config: DetrConfig) -> list[Rule]:
         rules += linear(f"box.{2 * part}", f"bbox_predictor.layers.{part}")
     for index in range(config.encoder_depth):
         ours, theirs = f"encoder.{index}", f"model.encoder.layers.{index}"
-        rules += [*attention(f"{ours}.attention", f"{theirs}.self_attn"), *_rest(ours, theirs)]
+        rules += [*attention(f"{ours}.attention", f"{theirs}.self_attn"), *encoder_rest(ours, theirs)]
     for index in range(config.decoder_depth):
         ours, theirs = f"decoder.{index}", f"model.decoder.layers.{index}"
-        rules += [*attention(f"{ours}.attention", f"{theirs}.self_attn"), *_rest(ours, theirs)]
+        rules += [*attention(f"{ours}.attention", f"{theirs}.self_attn"), *encoder_rest(ours, theirs)]
         rules += attention(f"{ours}.cross", f"{theirs}.encoder_attn")
         rules += linear(f"{ours}.after_cross.norm", f"{theirs}.encoder_attn_layer_norm")
     return rules
@@ -91,12 +102,9 @@ def _deformable_detr(config: DeformableDetrConfig) -> list[Rule]:
         rules += linear("reference", "model.reference_points")
     for index in range(config.encoder_depth):
         ours, theirs = f"encoder.{index}", f"model.encoder.layers.{index}"
-        rules += [*deformable(f"{ours}.attention", f"{theirs}.self_attn"), *_rest(ours, theirs)]
+        rules += [*deformable(f"{ours}.attention", f"{theirs}.self_attn"), *encoder_rest(ours, theirs)]
     for index in range(config.decoder_depth):
-        ours, theirs = f"decoder.{index}", f"model.decoder.layers.{index}"
-        rules += [*attention(f"{ours}.attention", f"{theirs}.self_attn"), *_rest(ours, theirs)]
-        rules += deformable(f"{ours}.cross", f"{theirs}.encoder_attn")
-        rules += linear(f"{ours}.after_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+        rules += decoder_layer(index)
     for index in range(_heads(config)):
         rules += linear(f"classifiers.{index}", f"class_embed.{index}")
         for part in range(3):
