@@ -17,18 +17,18 @@ from support.small_service import picture
 from vitrail.serve.decoder import CHANNELS, receive_bytes, receive_message, send_message
 
 LIMITS = {"max_pixels": 10_000, "max_bytes": 64 << 20, "formats": ["PNG"], "seconds": 5.0}
-NURSERY = "import sys; from vitrail.serve.decoder import main; main()"
-# A worker: starts a nursery and a decoder, says which, and waits.
+FORK_SERVER = "import sys; from vitrail.serve.decoder import main; main()"
+# A worker: starts a fork server and a decoder, says which, and waits.
 WORKER = f"""
 import json, os, socket, struct, subprocess, sys, time
 ours, theirs = socket.socketpair()
-nursery = subprocess.Popen([sys.executable, "-c", {NURSERY!r}, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+server = subprocess.Popen([sys.executable, "-c", {FORK_SERVER!r}, str(theirs.fileno())], pass_fds=[theirs.fileno()])
 theirs.close()
 channel, far = socket.socketpair()
 memory = os.memfd_create("pixels")
 os.ftruncate(memory, {CHANNELS * LIMITS["max_pixels"]})
 socket.send_fds(ours, [json.dumps({LIMITS!r}).encode()], [far.fileno(), memory])
-print(nursery.pid, struct.unpack(">I", ours.recv(4))[0], flush=True)
+print(server.pid, struct.unpack(">I", ours.recv(4))[0], flush=True)
 time.sleep(60)
 """
 linux = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
@@ -61,16 +61,16 @@ def _alive(pid: int) -> bool:
 
 @pytest.fixture
 def control() -> Iterator[socket.socket]:
-    """A nursery of its own."""
+    """A fork server of its own."""
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    with started([sys.executable, "-c", NURSERY, str(theirs.fileno())], pass_fds=[theirs.fileno()]), ours:
+    with started([sys.executable, "-c", FORK_SERVER, str(theirs.fileno())], pass_fds=[theirs.fileno()]), ours:
         theirs.close()
         yield ours
 
 
 @linux
-def test_a_nursery_starts_and_ends_decoders(control: socket.socket) -> None:
+def test_a_fork_server_starts_and_ends_decoders(control: socket.socket) -> None:
     channel, far = socket.socketpair()
     channel.settimeout(20)
     memory = os.memfd_create("pixels")

@@ -23,7 +23,7 @@ from vitrail.serve import decoding
 from vitrail.serve.app import App
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import ServeConfig
-from vitrail.serve.decoding import Decoder, DecoderPool, nursery
+from vitrail.serve.decoding import Decoder, DecoderPool, fork_server
 from vitrail.serve.predict import _fit
 from vitrail.serve.upload import File
 
@@ -182,11 +182,11 @@ def test_a_decoder_that_takes_long_loses_its_priority(made: list[Decoder], monke
     assert [decoder.demoted for decoder in made] == [True, False]
 
 
-@pytest.mark.parametrize("kill", ["decoder", "nursery"])
+@pytest.mark.parametrize("kill", ["decoder", "fork server"])
 def test_processes_that_were_killed_are_replaced(kill: str, made: list[Decoder]) -> None:
     with pool() as of:
         decoded = [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
-        os.kill(made[0].pid if kill == "decoder" else nursery(os.getpid())._process.pid, signal.SIGKILL)
+        os.kill(made[0].pid if kill == "decoder" else fork_server(os.getpid())._process.pid, signal.SIGKILL)
         decoded += [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
     assert torch.equal(*decoded)
     assert len(made) == 2

@@ -1,8 +1,8 @@
-"""The processes that decode images: decoders, and a nursery that forks them. None of them imports torch.
+"""The processes that decode images: decoders, and a fork server that forks them. None of them imports torch.
 
 Whatever a hostile file does to Pillow, it happens in a process with limits on memory and processor time, which dies
-alone. The nursery has numpy and Pillow loaded, so that another decoder is there within milliseconds. It ends, and kills
-its decoders, when its control socket closes: also when the worker was killed.
+alone. The fork server has numpy and Pillow loaded, so that another decoder is there within milliseconds. It ends, and
+kills its decoders, when its control socket closes: also when the worker was killed.
 
 Why not a pool from a library: those of Pebble, loky and concurrent.futures start an interpreter for each process that
 they replace, or import the main module of the parent into it; they know no limit on memory; and they pickle results,
@@ -65,7 +65,7 @@ def receive_bytes(channel: socket.socket, count: int) -> bytearray:
     return data
 
 
-def run_nursery(control: socket.socket) -> None:
+def run_fork_server(control: socket.socket) -> None:
     """Forks a decoder for each message with two file descriptors, ends one for each other message."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the worker decides, and drains before it ends
         signal.signal(number, signal.SIG_IGN)
@@ -113,7 +113,7 @@ def _end(pid: int, decoders: set[int], *, kill: bool) -> int:
 def _run_decoder(channel_fd: int, memory_fd: int, *, max_pixels: int, max_bytes: int, **limits: Any) -> None:
     """Decodes until the channel closes; never returns."""
     try:
-        with contextlib.suppress(AttributeError, OSError):  # Linux only; elsewhere the nursery alone sees to it
+        with contextlib.suppress(AttributeError, OSError):  # Linux only; elsewhere the fork server alone sees to it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         memory = mmap.mmap(memory_fd, CHANNELS * max_pixels)
         most = _address_space() + max_bytes
@@ -161,5 +161,5 @@ def _address_space() -> int:
 
 
 def main() -> None:
-    """The nursery as a program: the file descriptor of its control socket is the first argument."""
-    run_nursery(socket.socket(fileno=int(sys.argv[1])))
+    """The fork server as a program: the file descriptor of its control socket is the first argument."""
+    run_fork_server(socket.socket(fileno=int(sys.argv[1])))

@@ -38,7 +38,7 @@ _QUICK = 1.0  # seconds of processor time after which a picture makes room for t
 _LATE = 0.2  # seconds that another request must have waited for its first decoder
 _IDLE = 30.0  # seconds after which a decoder without work ends
 _KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
-_STARTING = 30.0  # seconds that a nursery may take
+_STARTING = 30.0  # seconds that a fork server may take
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class _Died(BrokenImage):
     """The decoder ended before its answer, for whatever reason."""
 
 
-class Nursery:
+class ForkServer:
     """The process that forks decoders; one for each worker, shared by all pools in it."""
 
     def __init__(self) -> None:
@@ -72,15 +72,15 @@ class Nursery:
         """Waits for a decoder that closed its channel, or kills it; the signal it died of, or 0."""
         try:
             return self._ask({"pid": pid, "kill": kill})
-        except OSError:  # the nursery is gone, and its decoders with it
+        except OSError:  # the fork server is gone, and its decoders with it
             return int(signal.SIGKILL)
 
     def _ask(self, message: dict[str, Any], *descriptors: int) -> int:
         with self._lock:
-            for _ in range(2):  # a nursery that was killed is replaced
+            for _ in range(2):  # a fork server that was killed is replaced
                 control = self._connected()
                 with contextlib.suppress(OSError):
-                    socket.send_fds(control, [json.dumps(message).encode()], descriptors)
+                    socket.send_fds(control, [json.dumps(message, allow_nan=False).encode()], descriptors)
                     if len(data := control.recv(4)) == 4:
                         return int(struct.unpack(">I", data)[0])
                 self._close()
@@ -107,9 +107,9 @@ class Nursery:
 
 
 @functools.cache
-def nursery(process: int) -> Nursery:
-    """The nursery of this process: a forked copy of it must not use the same."""
-    return Nursery()
+def fork_server(process: int) -> ForkServer:
+    """The fork server of this process: a forked copy of it must not use the same."""
+    return ForkServer()
 
 
 class Decoder:
@@ -117,14 +117,14 @@ class Decoder:
 
     def __init__(self, config: ServeConfig) -> None:
         size = CHANNELS * config.max_pixels
-        self._nursery, self._config, self._used = nursery(os.getpid()), config, 0
+        self._fork_server, self._config, self._used = fork_server(os.getpid()), config, 0
         self.demoted = False  # it cannot get its priority back: another takes its place after this picture
         self._channel, theirs = socket.socketpair()
         self._channel.settimeout(config.timeout)
         limits = {"max_pixels": config.max_pixels, "max_bytes": config.decoder_bytes, "formats": FORMATS}
         with theirs, _memory_file(size) as memory:
             self._memory = mmap.mmap(memory, size)
-            self.pid = self._nursery.start(theirs, memory, limits | {"seconds": config.decode_seconds})
+            self.pid = self._fork_server.start(theirs, memory, limits | {"seconds": config.decode_seconds})
 
     def decode(self, file: File, give_up: Callable[[float], Exception | None]) -> Tensor:
         """The pixels of a file, uint8 C H W, in memory that the next picture overwrites.
@@ -164,7 +164,7 @@ class Decoder:
         """Ends the process; the signal that it died of, or 0."""
         self._channel.close()
         pid, self.pid = self.pid, 0
-        return self._nursery.end(pid, kill=kill) if pid else 0
+        return self._fork_server.end(pid, kill=kill) if pid else 0
 
     def _wait(self, give_up: Callable[[float], Exception | None]) -> None:
         """Waits for an answer."""
@@ -203,7 +203,7 @@ class DecoderPool:
         self._wake, self._closed = threading.Condition(), False
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        nursery(os.getpid()).prepare()
+        fork_server(os.getpid()).prepare()
 
     async def decode(self, file: File, work: Callable[[Tensor], T], *, owner: object) -> T:
         """Decodes a file and returns `work(pixels)`: it runs in a thread, on uint8 C H W that it must not keep.
