@@ -191,7 +191,7 @@ def read_idx(path: Path) -> Array:
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
 
-def _read_at_most(file: IO[bytes], count: int) -> bytes:
+def _read_at_most(file: IO[bytes] | gzip.GzipFile, count: int) -> bytes:
     """Reads piece by piece: a header may claim more than the file has, and `read` would reserve all of it."""
     parts = []
     while count > 0 and (part := file.read(min(count, _PIECE))):
