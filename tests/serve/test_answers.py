@@ -1,14 +1,21 @@
 """The answers of the library's own tasks, as the service gives them and describes them."""
 
 import asyncio
+import base64
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from support.small_detector import SIZE, detector, picture_file
 from support.small_service import FakeEngine, Halves, app, ask, picture, post
 from torch import Tensor
 
 from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Target
+from vitrail.deploy.artefact.engine import TorchEngine
+from vitrail.serve.overlay import MIN_SIDE
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.regress import RegressConfig
 from vitrail.tasks.task import TaskConfig
@@ -47,6 +54,24 @@ def test_answers_and_explanations_of_a_task(output: str, config: TaskConfig, tar
     check(explained, described)
     assert explained["target"] == {"index": 2, "name": "three"}
     assert post(of, "/explain", picture(), content_type="image/png").status == 200
+
+
+def test_boxes_are_in_pixels_of_the_picture(tmp_path: Path) -> None:
+    model, file = detector(), picture_file(tmp_path)
+    of = app(TorchEngine(model), explainer=Halves())
+    (found,) = post(of, "/predict?display=1", file.read_bytes(), content_type="image/png").data["predictions"]
+    (expected,) = model.predict(file)
+    assert found["boxes"] == expected.answer.to_json()["boxes"]
+    corners = torch.tensor([box["box"] for box in found["boxes"]])
+    assert corners.min() >= 0
+    assert corners[:, 3].max() > 64  # further down than the model's input reaches
+    assert corners[:, 2].max() <= SIZE[1]
+    assert corners[:, 3].max() <= SIZE[0]
+    drawing = Image.open(BytesIO(base64.b64decode(found["display"]["drawing"].partition(",")[2])))
+    assert drawing.size == (round(SIZE[1] * MIN_SIDE / SIZE[0]), MIN_SIDE)  # the shape of the picture
+    explained = post(of, "/explain?target=box+1", file.read_bytes(), content_type="image/png").data
+    assert explained["boxes"] == found["boxes"]
+    assert explained["target"]["name"] == "box 1"
 
 
 def check(data: Any, schema: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from vitrail.serve.app import App
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.decoding import Decoder, DecoderPool, fork_server
+from vitrail.serve.overlay import display_whole
 from vitrail.serve.predict import _fit
 from vitrail.serve.upload import File
 
@@ -61,10 +62,11 @@ def test_the_pixels_are_those_of_the_model(resize: str) -> None:
 
     async def story(of: DecoderPool) -> None:
         for file in (*files, picture(7, size=(32, 32))):
-            work = functools.partial(_fit, name="x", preprocess=preprocess, show=True)
+            work = functools.partial(_fit, name="x", preprocess=preprocess, show=display_whole)
             decoded = await of.decode(File("x", file), work, owner=None)
             assert torch.equal(decoded.fitted, preprocess.fit(decode(file)[None])[0][0])
             assert decoded.shown is not None
+            assert decoded.size == decode(file).shape[1:]
 
     with pool() as of:
         asyncio.run(story(of))

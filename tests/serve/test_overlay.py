@@ -3,7 +3,7 @@
 import torch
 
 from vitrail.data.preprocess import Preprocess
-from vitrail.serve.overlay import MAX_SIDE, MIN_SIDE, blend, contrast, display_crop, overlay
+from vitrail.serve.overlay import MAX_SIDE, MIN_SIDE, blend, contrast, display_crop, display_whole, overlay
 
 
 def ramp(height: int, width: int) -> torch.Tensor:
@@ -46,3 +46,9 @@ def test_even_maps_have_no_contrast() -> None:
     assert contrast(torch.ones(3, 3)) == 0
     assert contrast(torch.eye(3)) == 1
     assert contrast(torch.zeros(3, 3)) == 0
+
+
+def test_a_whole_picture_keeps_its_shape() -> None:
+    assert display_whole(ramp(300, 400)).shape == (3, 300, 400)
+    assert display_whole(ramp(60, 90)).shape == (3, MIN_SIDE, round(90 * MIN_SIDE / 60))
+    assert display_whole(ramp(1000, 2000)).shape == (3, MAX_SIDE // 2, MAX_SIDE)

@@ -29,22 +29,14 @@ from vitrail.serve.app import App
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.metrics import WIDTH, Metrics
 from vitrail.serve.model import ModelSlot, ServedModel
+from vitrail.tasks.answer import Answer, Bar
 
 TESTS = Path(__file__).parents[1]
 CLASSES = ("dark", "middle", "bright")
 
 
-class Bar(NamedTuple):
-    label: str
-    text: str
-    share: float | None
-    chosen: bool = False
-    low: float | None = None
-    high: float | None = None
-
-
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Answer):
     """An answer with classes, the likeliest first."""
 
     found: list[dict[str, Any]]
@@ -58,12 +50,12 @@ class Ranked:
     def bars(self) -> list[Bar]:
         return [Bar(one["label"], f"{one['probability']:.1%}", one["probability"], one["chosen"]) for one in self.found]
 
-    def draw(self, image: Tensor) -> Tensor | None:
-        return None
+    def row(self) -> dict[str, Any]:
+        return self.found[0]
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Answer):
     """An answer with one number and its interval; it can be drawn."""
 
     value: float
@@ -77,6 +69,9 @@ class Measured:
     def bars(self) -> list[Bar]:
         share = self.value / 255
         return [Bar("grey", f"{self.value:.1f}", share, True, max(0.0, share - 0.04), min(1.0, share + 0.04))]
+
+    def row(self) -> dict[str, Any]:
+        return {"grey": self.value}
 
     def draw(self, image: Tensor) -> Tensor | None:
         return 255 - image

@@ -14,8 +14,8 @@ from torch import Tensor
 from vitrail.errors import Unsupported, nearest
 from vitrail.serve.batching import Computed, Overloaded
 from vitrail.serve.model import Explainer, ExplainMethod, ServedModel
-from vitrail.serve.overlay import blend, contrast, data_url, overlay, png
-from vitrail.serve.predict import Decoded, Predictor, answer_of, since
+from vitrail.serve.overlay import blend, contrast, data_url, display_crop, overlay, png
+from vitrail.serve.predict import Decoded, Predictor, answer_of, describe, since
 from vitrail.serve.request import Request
 from vitrail.serve.upload import File
 
@@ -34,6 +34,7 @@ class Explained(NamedTuple):
     """An explanation, with its images at display size."""
 
     computed: Computed
+    decoded: Decoded
     target: int
     picture: Tensor  # uint8 C h w
     overlay: Tensor  # uint8 4 h w
@@ -65,13 +66,14 @@ class ExplainHandler:
         in_thread = self._predictor.in_thread
         if "image/png" in request.headers.get("accept", ""):
             return Response(await in_thread(_blended, found.picture, found.overlay), media_type="image/png")
+        answer = answer_of(found.computed, served, top=len(served.outputs))
         data = {
             "method": options.method.method,
             "targeted": options.method.targeted,
             "layer": options.layer,
             "head": options.head,
             "target": {"index": found.target, "name": served.outputs[found.target]},
-            **answer_of(found.computed, served, top=len(served.outputs)).to_json(),
+            **await in_thread(describe, answer, found.decoded._replace(shown=None), served),
             "picture": data_url(await in_thread(png, found.picture)),
             "overlay": data_url(await in_thread(png, found.overlay)),
             "contrast": round(found.contrast, 4),
@@ -86,7 +88,8 @@ class ExplainHandler:
 
     async def _explain(self, file: File, request: Request, served: ServedModel, options: Options) -> Explained:
         assert served.explainer is not None  # noqa: S101  (checked before the body was read)
-        decoded = await self._predictor.decode(file, request, served, show=True)
+        show = functools.partial(display_crop, preprocess=served.engine.preprocess)
+        decoded = await self._predictor.decode(file, request, served, show=show)
         computed = await self._predictor.compute(decoded, served)
         target = options.target
         if target is None:
@@ -108,7 +111,8 @@ def _explain(explainer: Explainer, decoded: Decoded, options: Options, computed:
     assert shown is not None  # noqa: S101  (decoded for display)
     choice: dict[str, Any] = {"method": options.method.method, "layer": options.layer, "head": options.head}
     saliency = explainer(decoded.fitted, target=target, **choice)  # H W
-    return Explained(computed, target, shown, overlay(saliency, (shown.shape[1], shown.shape[2])), contrast(saliency))
+    layer = overlay(saliency, (shown.shape[1], shown.shape[2]))
+    return Explained(computed, decoded, target, shown, layer, contrast(saliency))
 
 
 def _blended(image: Tensor, layer: Tensor) -> bytes:

@@ -35,6 +35,14 @@ def display_crop(image: Tensor, preprocess: "Preprocess") -> Tensor:
     return shown[0]
 
 
+def display_whole(image: Tensor) -> Tensor:
+    """Uint8 1 C H W of any size -> all of it, uint8 C h w, small ones enlarged, none above MAX_SIDE."""
+    height, width = image.shape[2:]
+    scale = min(max(1.0, MIN_SIDE / min(height, width)), MAX_SIDE / max(height, width))
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    return F.interpolate(image, size=size, mode="bilinear", antialias=True)[0]
+
+
 def overlay(saliency: Tensor, size: tuple[int, int]) -> Tensor:
     """Float H W -> uint8 4 h w: colours, and opacity from 0 (the weakest pixel) to 255 (the strongest)."""
     resized = F.interpolate(saliency[None, None].float(), size=size, mode="bilinear", align_corners=False)[0, 0]

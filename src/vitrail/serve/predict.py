@@ -17,7 +17,7 @@ from vitrail.serve.batching import Batcher, Computed, Limiter, Reservation
 from vitrail.serve.decoding import DecoderPool
 from vitrail.serve.fetch import TIME_SHARE, allowed_url, fetch, is_json
 from vitrail.serve.model import ServedModel
-from vitrail.serve.overlay import data_url, display_crop, png
+from vitrail.serve.overlay import data_url, display_whole, png
 from vitrail.serve.request import Request
 from vitrail.serve.upload import File, parse_files
 
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 TOP = 5
 _BAR = ("label", "text", "share", "chosen", "low", "high")
 T = TypeVar("T")
+Show = Callable[[Tensor], Tensor]  # uint8 1 C H W -> uint8 c h w, at display size
 
 
 class Decoded(NamedTuple):
-    """What the model gets of an image, and the same part at display size where it will be shown."""
+    """What the model gets of an image, the size of the image, and its pixels at display size where it is shown."""
 
     fitted: Tensor  # uint8 C *image_size
+    size: tuple[int, int]
     shown: Tensor | None  # uint8 C h w
 
 
@@ -74,8 +76,8 @@ class Predictor:
         self.metrics.add("fetched_bytes_total", amount=len(file.data))
         return [file]
 
-    async def decode(self, file: File, request: Request, served: ServedModel, *, show: bool = False) -> Decoded:
-        """Decodes a file in a process; resizes and crops it to the size of the model, in a thread."""
+    async def decode(self, file: File, request: Request, served: ServedModel, *, show: Show | None = None) -> Decoded:
+        """Decodes a file in a process; resizes and crops it to the size of the model, and for display, in a thread."""
         work = functools.partial(_fit, name=file.name, preprocess=served.engine.preprocess, show=show)
         try:
             return await self._decoders.decode(file, work, owner=request)
@@ -95,25 +97,37 @@ class Predictor:
         self, file: File, request: Request, served: ServedModel, *, reservation: Reservation, top: int, display: bool
     ) -> dict[str, Any]:
         try:
-            decoded = await self.decode(file, request, served)
+            decoded = await self.decode(file, request, served, show=display_whole if display else None)
         except HTTPException as error:
             return {"name": file.name, "error": error.detail}
         finally:
             reservation.undecoded -= 1
         computed = await self.compute(decoded, served)
         answer = answer_of(computed, served, top=top)
-        result = {"name": file.name} | answer.to_json() | {"batch": computed.batch}
-        result["milliseconds"] = {
-            "queued": round(1000 * computed.queued, 2),
-            "computing": round(1000 * computed.computing, 2),
-        }
-        return result | ({"display": await self.in_thread(_displayed, answer, decoded.fitted)} if display else {})
+        if answer.has_position or display:  # masks of large pictures and drawings take long
+            described = await self.in_thread(describe, answer, decoded, served)
+        else:
+            described = answer.to_json()
+        spent = {"queued": round(1000 * computed.queued, 2), "computing": round(1000 * computed.computing, 2)}
+        return {"name": file.name, **described, "batch": computed.batch, "milliseconds": spent}
 
 
 def answer_of(computed: Computed, served: ServedModel, *, top: int) -> "Answer":
-    """What the task says of one image."""
+    """What the task says of one image; positions are in pixels of the model's input."""
     (answer,) = served.engine.task.decode(dict(computed.outputs), top=top)
     return answer
+
+
+def describe(answer: "Answer", decoded: Decoded, served: ServedModel) -> dict[str, Any]:
+    """An answer as JSON, in pixels of the picture; with what the page shows of it, where the picture was kept."""
+    maps = served.engine.preprocess.maps(torch.tensor([decoded.size]))[0]  # 2 3
+    placed = answer.placed(maps, decoded.size)
+    if decoded.shown is None:
+        return placed.to_json()
+    height, width = decoded.shown.shape[1:]
+    scale = torch.tensor([[width / decoded.size[1]], [height / decoded.size[0]]])  # 2 1: x, y
+    drawing = answer.placed(maps * scale, (height, width)).draw(decoded.shown)
+    return placed.to_json() | {"display": _displayed(placed, drawing)}
 
 
 def whole_number(request: Request, name: str, *, default: int, low: int) -> int:
@@ -141,19 +155,19 @@ async def _gather(each: list[Any]) -> list[dict[str, Any]]:
             task.cancel()
 
 
-def _fit(image: Tensor, *, name: str, preprocess: "Preprocess", show: bool) -> Decoded:
+def _fit(image: Tensor, *, name: str, preprocess: "Preprocess", show: Show | None) -> Decoded:
     """Uint8 C H W of any size; what is returned are copies, as the memory of the image is used again."""
     try:
         fitted, _ = preprocess.fit(image[None])
-        shown = display_crop(image[None], preprocess).clone() if show else None
+        shown = None if show is None else show(image[None]).clone()
     except RuntimeError as error:  # a side of no pixels, or a shape that cannot be resized
         raise BrokenImage(f"{name} cannot be resized: {str(error).splitlines()[0]}") from error
-    return Decoded(fitted[0].clone(memory_format=torch.contiguous_format), shown)
+    size = (image.shape[1], image.shape[2])
+    return Decoded(fitted[0].clone(memory_format=torch.contiguous_format), size, shown)
 
 
-def _displayed(answer: "Answer", image: Tensor) -> dict[str, Any]:
+def _displayed(answer: "Answer", drawing: Tensor | None) -> dict[str, Any]:
     """What the page shows: one line, bars, and the image with the answer drawn on it, if it can be drawn."""
-    drawing = answer.draw(image)
     return {
         "text": answer.text(),
         "bars": [{name: getattr(bar, name) for name in _BAR} for bar in answer.bars()],

@@ -24,6 +24,7 @@ class Answer(ABC):
     """The answer of a task for one image."""
 
     kind: ClassVar[str]
+    has_position: ClassVar[bool] = False  # whether it says where things are: boxes, masks, depth
     decides: ClassVar[bool] = False  # whether an answer is right or wrong, and not only more or less close
 
     @abstractmethod

@@ -1,12 +1,14 @@
 """References to files in rows of bytes, and pixels that move with the image."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.augment.resample import Boxes
 from vitrail.data.preprocess import Preprocess
-from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
+from vitrail.data.targets.box_geometry import invert
+from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references, stretch
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -59,3 +61,12 @@ def test_pixels_move_as_nearest_resizing_moves_the_image(source, size, resize):
     fitted, maps = fit.fit(image)
     moved = move_pixels(image[:, 0], maps, size, 0)
     assert (moved == fitted[:, 0]).float().mean() > 0.9  # the rounding of a centre between two pixels may differ
+
+
+@pytest.mark.parametrize("resize", ["squash", "pad", "crop"])
+def test_pixels_stretch_to_where_their_maps_lead(resize):
+    values = torch.arange(1, 31).view(5, 6)
+    maps = Preprocess(image_size=(5, 6), resize=resize).maps(torch.tensor([[18, 34]]))
+    found = stretch(values, maps[0], (18, 34), 0)
+    assert torch.equal(found, move_pixels(values[None], invert(maps.double()), (18, 34), 0)[0])
+    assert bool((found == 0).any()) == (resize == "crop")

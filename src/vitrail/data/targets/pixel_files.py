@@ -49,6 +49,21 @@ def _name(path: Path | None) -> bytes:
     return b"" if path is None else str(path.absolute()).encode("utf-8", "surrogateescape")
 
 
+def stretch(values: Tensor, maps: Tensor, size: tuple[int, int], outside: float) -> Tensor:
+    """Values of a model's input at the size of the picture, each of the nearest pixel: H W -> *size.
+
+    `maps` 2 3 is one of `Preprocess.fit`: it scales and shifts, so that rows and columns can be found apart.
+    """
+    (across, _, left), (_, down, top) = maps.double().tolist()
+    row = ((torch.arange(size[0], dtype=torch.float64) + 0.5 - top) / down).floor().long()
+    column = ((torch.arange(size[1], dtype=torch.float64) + 0.5 - left) / across).floor().long()
+    height, width = values.shape
+    found = values[row.clamp(0, height - 1)][:, column.clamp(0, width - 1)]
+    found[(row < 0) | (row >= height)] = outside
+    found[:, (column < 0) | (column >= width)] = outside
+    return found
+
+
 def move_pixels(values: Tensor, maps: Tensor, size: tuple[int, int], outside: float) -> Tensor:
     """Each new pixel takes the value at the place that its map leads to: B H W, B 2 3 -> B *size."""
     height, width = values.shape[1:]

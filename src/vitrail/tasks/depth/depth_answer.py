@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.targets.box_geometry import invert
 from vitrail.data.targets.drawing import draw_depth
-from vitrail.data.targets.pixel_files import move_pixels
+from vitrail.data.targets.pixel_files import stretch
 from vitrail.tasks.answer import Answer, Bar
 
 COLUMNS = ("nearest", "median", "farthest")
@@ -27,6 +26,7 @@ class DepthAnswer(Answer):
     """
 
     kind: ClassVar[str] = "depth"
+    has_position: ClassVar[bool] = True
     size: tuple[int, int]
     pixels: bytes  # float32
 
@@ -51,8 +51,7 @@ class DepthAnswer(Answer):
 
     def placed(self, maps: Tensor, size: tuple[int, int]) -> "DepthAnswer":
         """At the size of the picture: each pixel has the distance of the nearest one."""
-        moved = move_pixels(self.depth[None], invert(maps[None].float()), size, 0.0)[0]
-        return replace(self, size=size, pixels=moved.contiguous().numpy().tobytes())
+        return replace(self, size=size, pixels=stretch(self.depth, maps, size, 0.0).numpy().tobytes())
 
     def to_json(self) -> dict[str, Any]:
         """The range, and the map as a PNG of 16 bits whose largest level is the farthest distance."""

@@ -34,6 +34,7 @@ class BoxesAnswer(Answer):
     """Boxes, that with the best score first, in pixels of the model's input, or of the picture once it is `placed`."""
 
     kind: ClassVar[str] = "boxes"
+    has_position: ClassVar[bool] = True
     boxes: tuple[FoundBox, ...]
 
     def placed(self, maps: Tensor, size: tuple[int, int]) -> "BoxesAnswer":

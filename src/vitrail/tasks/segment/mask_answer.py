@@ -9,10 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.targets.box_geometry import invert
 from vitrail.data.targets.drawing import draw_classes
 from vitrail.data.targets.mask_target import IGNORE
-from vitrail.data.targets.pixel_files import move_pixels
+from vitrail.data.targets.pixel_files import stretch
 from vitrail.tasks.answer import Answer, Bar
 
 COLUMNS = ("label", "share", "classes")
@@ -24,6 +23,7 @@ class MaskAnswer(Answer):
     """Class numbers of all pixels, row by row, at the size of the model's input, or of the picture once `placed`."""
 
     kind: ClassVar[str] = "mask"
+    has_position: ClassVar[bool] = True
     names: tuple[str, ...]
     size: tuple[int, int]
     pixels: bytes
@@ -47,8 +47,7 @@ class MaskAnswer(Answer):
 
     def placed(self, maps: Tensor, size: tuple[int, int]) -> "MaskAnswer":
         """At the size of the picture: each pixel has the class of the nearest one; what was cut off has none."""
-        moved = move_pixels(self.classes[None], invert(maps[None].float()), size, IGNORE)[0]
-        return replace(self, size=size, pixels=moved.contiguous().numpy().tobytes())
+        return replace(self, size=size, pixels=stretch(self.classes, maps, size, IGNORE).numpy().tobytes())
 
     def to_json(self) -> dict[str, Any]:
         """Classes with their shares, and the mask as a PNG of class numbers, 255 for none."""

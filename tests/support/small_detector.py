@@ -1,0 +1,38 @@
+"""A tiny detector with random weights whose boxes are all above the threshold, and a picture for it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from support.registered import tiny
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.targets.boxes_target import BoxesTarget
+from vitrail.models.heads import DeformableDetrConfig
+from vitrail.runs.trained import TrainedModel
+from vitrail.tasks.detect import DetectConfig
+
+SIZE = (120, 160)  # height and width of the picture
+
+
+def detector(image_size: int = 64) -> TrainedModel:
+    """Finds five boxes in every picture, at a size that no picture of a test has."""
+    torch.manual_seed(0)
+    head = DeformableDetrConfig(
+        dim=16, num_heads=2, hidden=24, encoder_depth=1, decoder_depth=2, queries=6, levels=2, denoising=4
+    )
+    backbone = tiny("resnet18", num_classes=0, image_size=image_size)
+    task = (
+        DetectConfig(head=head, most=5).build(backbone, {"boxes": BoxesTarget(classes=("cat", "dog"), most=3)}).eval()
+    )
+    task.load_state({"threshold": 0.0})
+    preprocess = Preprocess(image_size=backbone.config.image_size, resize="squash")
+    return TrainedModel(source="runs/tiny", backbone=backbone, preprocess=preprocess, head=task)
+
+
+def picture_file(folder: Path, name: str = "photo.png", seed: int = 0) -> Path:
+    """A picture of SIZE."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+    return folder / name
