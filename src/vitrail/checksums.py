@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, WriteError
 from vitrail.files import open_regular, write_atomically
 
 FILE = "SHA256SUMS"
@@ -27,7 +27,12 @@ def write_checksums(folder: Path, names: Iterable[str], *, kept: Mapping[str, st
 
 def forget_checksums(folder: Path) -> None:
     """Removes the checksums of a folder whose files are about to change; an interrupted save then has none."""
-    (folder / FILE).unlink(missing_ok=True)
+    try:
+        (folder / FILE).unlink(missing_ok=True)
+    except NotADirectoryError:  # there is no folder, and no checksums; whoever writes next says so
+        return
+    except OSError as error:
+        raise WriteError(f"cannot remove {folder / FILE}: {error.strerror}") from error
 
 
 def read_checksums(folder: Path) -> dict[str, str]:

@@ -114,6 +114,7 @@ class Task(nn.Module, ABC):
     relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
+    answered_by: ClassVar[Mapping[str, int]] = {}  # the outputs that `decode` reads, and their number of axes
 
     def __init__(self, config: TaskConfig, schema: Schema, backbone: Backbone | None) -> None:
         super().__init__()

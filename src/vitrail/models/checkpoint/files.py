@@ -1,5 +1,6 @@
 """Weight files of all formats: reading them."""
 
+import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from vitrail.models.checkpoint.unwrap import KEYS, take_out, without_wrappers
 from vitrail.strict_json import read_json
 from vitrail.suggest import suggest_path
 
+_NAME = 255  # bytes of the name of a file
 PICKLES = (".pth", ".pt", ".bin", ".tar")
 # In a folder, the first of these that exists is the checkpoint.
 _USUAL = (
@@ -139,8 +141,10 @@ def read_shard_names(index: Path) -> list[str]:
     """The names of the shards of an index, which are all in its folder."""
     names = sorted(set(_shards(index).values()))
     for name in names:
-        if Path(name).name != name or not (index.parent / name).is_file():
-            raise CheckpointError(f"{index} names the shard {name}, which is missing from its folder")
+        if Path(name).name != name or len(name.encode(errors="replace")) > _NAME:
+            raise CheckpointError(f"{index} names the shard {reprlib.repr(name)}; expected a file of its folder")
+        if not (index.parent / name).is_file():
+            raise CheckpointError(f"{index} names the shard {name!r}, which is missing from its folder")
     return names
 
 

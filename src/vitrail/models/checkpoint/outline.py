@@ -6,6 +6,7 @@ file can fill.
 """
 
 import contextlib
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ def check_layers(config: Any, tensors: int) -> None:
     for name, value in _named(config):
         counts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int)]
         if any(word in name for word in _REPEATED) and sum(counts) > tensors:
-            raise CheckpointError(f"the config says {name} = {value}; the file has {tensors:,} tensors")
+            raise CheckpointError(f"the config says {name} = {reprlib.repr(value)}; the file has {tensors:,} tensors")
 
 
 def outlined(make: Callable[[], Module], *, tensors: int) -> Module:

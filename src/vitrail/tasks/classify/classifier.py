@@ -36,6 +36,7 @@ class Classifier(Task):
     about_metrics = classify_report.METRICS
     relative_scores = False
     columns = class_answer.COLUMNS
+    answered_by: ClassVar[Mapping[str, int]] = {"logits": 2}
     config: ClassifierConfig
 
     def __init__(self, config: ClassifierConfig, schema: Schema, backbone: Backbone | None = None) -> None:

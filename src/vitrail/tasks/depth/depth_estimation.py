@@ -48,6 +48,7 @@ class Depth(Task):
     tie_metric = "abs_rel"
     about_metrics = depth_report.METRICS
     columns = COLUMNS
+    answered_by: ClassVar[Mapping[str, int]] = {"depth": 3}
     output_names = ("depth",)
     config: DepthConfig
     head: DepthHead

@@ -82,6 +82,7 @@ class Detect(Task):
     tie_metric = None
     about_metrics = detect_report.METRICS
     columns = COLUMNS
+    answered_by: ClassVar[Mapping[str, int]] = {"boxes": 3, "scores": 2, "labels": 2}
     capturable = False  # matching runs on the CPU
     relative_scores = False
     config: DetectConfig

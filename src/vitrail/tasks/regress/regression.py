@@ -116,6 +116,7 @@ class Regress(Task):
     """A backbone whose outputs B K are numbers in deviations from their mean."""
 
     best_metric = "r2"
+    answered_by: ClassVar[Mapping[str, int]] = {"numbers": 2}
     about_metrics = regress_report.METRICS
     config: RegressConfig
     mean: Tensor

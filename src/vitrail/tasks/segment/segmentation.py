@@ -59,6 +59,7 @@ class Segment(Task):
     best_metric = "miou"
     about_metrics = segment_report.METRICS
     columns = COLUMNS
+    answered_by: ClassVar[Mapping[str, int]] = {"classes": 3}
     relative_scores = False
     config: SegmentConfig
     head: Segmenter
