@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from support.peers import transformers
 
 import vitrail
-from vitrail.errors import CheckpointError, Unsupported
+from vitrail.errors import CheckpointError, Unsupported, VitrailError
 from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.headed import has_head, load_headed
 from vitrail.models.checkpoint.headed.translation import convolutional, require
@@ -98,3 +98,44 @@ def test_open_gives_a_task(saved: Path, tmp_path: Path) -> None:
 
 def test_every_dialect_has_a_name_of_its_own() -> None:
     assert len({each.name for each in TRANSLATIONS}) == len(TRANSLATIONS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoder_layers": 10**9},
+        {"decoder_layers": 10**9},
+        {"d_model": 10**15},
+        {"num_queries": 10**6},
+        {"id2label": None, "num_labels": 10**9},
+        {"encoder_layers": "many"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_small_file_cannot_ask_for_a_large_model(saved: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    with pytest.raises(VitrailError) as caught:
+        load_headed(copy_of(saved, tmp_path, **change))
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"model_type": []}', '{"model_type": "detr", "architectures": 5}'])
+def test_a_config_that_names_no_head(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert not has_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"size": {"height": 10**9, "width": 10**9}},
+        {"size": {"shortest_edge": "wide"}},
+        {"size": {"height": 64}},
+        {"image_mean": ["a"]},
+    ],
+    ids=lambda about: next(iter(about)),
+)
+def test_a_processor_that_makes_no_sense(saved: Path, tmp_path: Path, about: dict[str, object]) -> None:
+    folder = copy_of(saved, tmp_path)
+    (folder / "preprocessor_config.json").write_text(json.dumps(about))
+    with pytest.raises(VitrailError):
+        vitrail.open(folder)

@@ -1,6 +1,5 @@
 """Checkpoints of a backbone with a head for another task than classification: detection, segmentation, depth."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import CheckpointError, Unsupported
+from vitrail.errors import CheckpointError, Unsupported, VitrailError
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import DIALECTS
 from vitrail.models.checkpoint.dialect import Found, to_ours
@@ -18,9 +17,11 @@ from vitrail.models.checkpoint.files import Weights, read
 from vitrail.models.checkpoint.headed import detr, dpt, eomt, rt_detr, segformer
 from vitrail.models.checkpoint.headed.translation import HeadTranslation, Tensors
 from vitrail.models.checkpoint.huggingface_config import labels_of
+from vitrail.models.checkpoint.outline import check_layers, check_numbers, outlined
 from vitrail.models.heads import DepthHeadConfig
 from vitrail.models.initialise import SkipInit
 from vitrail.models.registry import FAMILIES, build
+from vitrail.strict_json import read_json
 
 TRANSLATIONS: tuple[HeadTranslation, ...] = (
     detr.DETR,
@@ -48,11 +49,12 @@ def has_head(path: Path) -> bool:
     """Whether config.json beside the weights names a model with a head that is read here."""
     folder = path if path.is_dir() else path.parent
     try:
-        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        about = read_json(folder / "config.json")
     except (OSError, ValueError):
         return False
-    kind = _BY_KIND.get(about.get("model_type", "")) if isinstance(about, dict) else None
-    return kind is not None and kind.architecture in (about.get("architectures") or ())
+    kind = _BY_KIND.get(str(about.get("model_type"))) if isinstance(about, dict) else None
+    classes = about.get("architectures") if kind is not None else None
+    return kind is not None and isinstance(classes, list) and kind.architecture in classes
 
 
 def load_headed(
@@ -61,13 +63,16 @@ def load_headed(
     """The model of a folder or file with config.json beside it; no tensor may be missing or left over."""
     weights = read(Path(path))
     about = weights.config or {}
-    translation = _BY_KIND.get(about.get("model_type", ""))
+    translation = _BY_KIND.get(str(about.get("model_type")))
     if translation is None:
         raise Unsupported(f"{weights.path}: model_type {about.get('model_type')!r} is not one of {', '.join(_BY_KIND)}")
     try:
         return _read(weights, about, translation, image_size, dtype)
     except CheckpointError as error:
         raise CheckpointError(f"{weights.path}: {error}") from error
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        reason = str(error)[:300] if isinstance(error, VitrailError) else repr(error)[:300]
+        raise CheckpointError(f"{weights.path} is not a valid checkpoint: {reason}") from error
 
 
 def _read(
@@ -78,11 +83,17 @@ def _read(
     dtype: torch.dtype,
 ) -> Headed:
     inner, outer = _parted(weights.tensors, translation)
+    check_layers(about, len(weights.tensors))
     config = translation.head(about)
-    labels = _labels(about, weights.path)
-    with SkipInit():
-        backbone = _backbone(replace(weights, tensors=inner, config=dict(translation.backbone(about))))
-        head = config.build(backbone) if isinstance(config, DepthHeadConfig) else config.build(backbone, len(labels))
+    check_numbers(config, tensors=len(weights.tensors))
+    labels = _labels(about, weights)
+    backbone = _backbone(replace(weights, tensors=inner, config=dict(translation.backbone(about))))
+
+    def make() -> nn.Module:
+        made: nn.Module = config.build(backbone, *(() if isinstance(config, DepthHeadConfig) else (len(labels),)))
+        return made
+
+    outline = outlined(make, tensors=len(weights.tensors))
     found = Found(
         family="",
         config=backbone.config,
@@ -90,7 +101,10 @@ def _read(
         rules=list(translation.rules(config)),
         ignored=translation.ignored,
     )
-    head.load_state_dict(to_ours(found, cast("Backbone", head)))  # it reads the state alone
+    state = to_ours(found, cast("Backbone", outline))  # it reads the state alone
+    with SkipInit():
+        head = make()
+    head.load_state_dict(state)
     if image_size is not None:
         backbone.resize(image_size)
     return Headed(
@@ -126,13 +140,18 @@ def _backbone(weights: Weights) -> Backbone:
     if dialect is None:
         kind = (weights.config or {}).get("model_type") or (weights.config or {}).get("architecture")
         raise Unsupported(f"{weights.path}: a backbone of the kind {kind!r} is not supported")
-    found = dialect.read(weights, None)
-    backbone = build(FAMILIES[found.family], found.config)
-    backbone.load_state_dict(to_ours(found, backbone))
+    found, count = dialect.read(weights, None), len(weights.tensors)
+    check_numbers(found.config, tensors=count)
+    state = to_ours(found, outlined(lambda: build(FAMILIES[found.family], found.config), tensors=count))
+    with SkipInit():
+        backbone = build(FAMILIES[found.family], found.config)
+    backbone.load_state_dict(state)
     return backbone
 
 
-def _labels(about: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _labels(about: Mapping[str, Any], weights: Weights) -> tuple[str, ...]:
     named = about.get("id2label") or {}
     count = len(named) or int(about.get("num_labels", 2))
-    return tuple(labels_of(about, count, path) or (f"class {index}" for index in range(count)))
+    if count > (rows := max(len(tensor) for tensor in weights.tensors.values() if tensor.ndim)):
+        raise CheckpointError(f"the config says num_labels = {count:,}; no tensor has more than {rows:,} rows")
+    return tuple(labels_of(about, count, weights.path) or (f"class {index}" for index in range(count)))
