@@ -37,11 +37,22 @@ def open(source: str | Path = PACKAGED, *, device: str | None = None) -> "Traine
     return open_model(source).to(choose_device(device))
 
 
-def predict(model: "Model | Engine", inputs: "Input | Iterable[Input]", *, top: int = 5) -> "list[Prediction]":
-    """Answers for paths, folders, PIL images, arrays H W [C] and tensors C H W (uint8)."""
+def predict(
+    model: "Model | Engine",
+    inputs: "Input | Iterable[Input]",
+    *,
+    top: int = 5,
+    tile: int | None = None,
+    draw: str | Path | None = None,
+) -> "list[Prediction]":
+    """Answers for paths, folders, PIL images, arrays H W [C] and tensors C H W (uint8).
+
+    `tile` finds boxes in large pictures, in tiles of so many pixels; `draw` names a file for one picture with its
+    answer, or a folder for several.
+    """
     from vitrail.runs.predict import predict as answer  # noqa: PLC0415
 
-    return answer(open(model) if isinstance(model, str | Path) else model, inputs, top=top)
+    return answer(open(model) if isinstance(model, str | Path) else model, inputs, top=top, tile=tile, draw=draw)
 
 
 def evaluate(

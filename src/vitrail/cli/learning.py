@@ -13,7 +13,7 @@ from vitrail.strict_json import to_json
 from vitrail.suggest import suggest_path
 
 if TYPE_CHECKING:
-    from vitrail.runs.predict import Predictor
+    from vitrail.runs.predictor import Predictor
     from vitrail.training.run import Run
 
 DEMO = Path("runs/demo")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitrail.deploy.artefact.engine import Engine
     from vitrail.deploy.bulk.image_files import ImageFile
     from vitrail.deploy.bulk.prediction_table import Row
-    from vitrail.runs.predict import Predictor
+    from vitrail.runs.predictor import Predictor
     from vitrail.tasks.answer import Prediction
 
 

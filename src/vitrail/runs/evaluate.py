@@ -21,7 +21,8 @@ from vitrail.report import Facts, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
 from vitrail.runs.leakage import trained_on
-from vitrail.runs.predict import Predictor, not_finite
+from vitrail.runs.predict import not_finite
+from vitrail.runs.predictor import Predictor
 from vitrail.runs.record import wanted_columns
 from vitrail.tasks.answer import Example
 from vitrail.tasks.task import Outputs, Task, finite_rows

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -15,44 +16,60 @@ from vitrail.data.decode import SUFFIXES, decode
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage, ConfigError, DataError, InputError
 from vitrail.files import read_bytes
+from vitrail.runs.drawings import Drawings
+from vitrail.runs.predictor import Predictor
+from vitrail.runs.tiled import NotFinite, find_in_tiles
 from vitrail.tasks.answer import Answer, Prediction
-from vitrail.tasks.task import Task, finite_rows
+from vitrail.tasks.task import finite_rows
 
 _WORKERS = 8
+FEW = 4  # pictures at their own size in memory
 
 Array = np.ndarray[Any, Any]
 Input = str | Path | Image.Image | Tensor | Array
 
 
-class Predictor(Protocol):
-    """A trained model, or an exported one: a task that reads its outputs, and what makes its input."""
+class Asked(NamedTuple):
+    """What is asked of a model: how many candidates, tiles of so many pixels, and drawings of the answers."""
+
+    top: int = 5
+    tile: int | None = None
+    drawings: Drawings | None = None
 
     @property
-    def task(self) -> Task:
-        """What outputs mean."""
-        ...
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """What makes the input of images."""
-        ...
-
-    def outputs(self, images: Tensor) -> dict[str, Tensor]:
-        """Outputs of fitted images, uint8 B C *image_size."""
-        ...
+    def keeps_pictures(self) -> bool:
+        """Whether pictures are needed at their own size."""
+        return self.tile is not None or self.drawings is not None
 
 
-class _Read(NamedTuple):
+class Read(NamedTuple):
+    """An image at the size of a model with its place in the picture, or the reason why there is none."""
+
     name: str
     image: Tensor | None = None  # 1 C H W uint8, fitted
     error: str | None = None
     maps: Tensor | None = None  # 2 3: from its pixels to those of the picture
     size: tuple[int, int] = (0, 0)  # of the picture
+    picture: Tensor | None = None  # C H W uint8, where it is needed
 
     @classmethod
-    def of(cls, name: str, picture: Tensor, preprocess: Preprocess) -> "_Read":
+    def of(cls, name: str, picture: Tensor, preprocess: Preprocess, *, keep: bool = False) -> "Read":
+        """Of a picture, uint8 C H W; `keep` keeps it."""
         fitted, maps = preprocess.fit(picture[None])
-        return cls(name, fitted, maps=maps[0], size=(picture.shape[1], picture.shape[2]))
+        size = (picture.shape[1], picture.shape[2])
+        return cls(name, fitted, maps=maps[0], size=size, picture=picture if keep else None)
+
+    @classmethod
+    def of_file(cls, name: str, file: Path, load: Callable[[], bytes], preprocess: Preprocess, *, keep: bool) -> "Read":
+        """Of what is read from a file."""
+        if file.is_dir():
+            return cls(name, error=f"{name} is a folder without images")
+        try:
+            return cls.of(name, decode(load(), name=name), preprocess, keep=keep)
+        except BrokenImage as error:
+            return cls(name, error=str(error))
+        except OSError as error:
+            return cls(name, error=f"{name} cannot be read: {error.strerror or error}")
 
 
 def predict(
@@ -60,28 +77,46 @@ def predict(
     inputs: Input | Iterable[Input],
     *,
     top: int = 5,
+    tile: int | None = None,
+    draw: str | Path | None = None,
     batch_size: int = 32,
     on_result: Callable[[Prediction], None] | None = None,
 ) -> list[Prediction]:
     """An answer for every image: files, all files below folders, PIL images, arrays H W [C] and tensors C H W, uint8.
 
     `top` is how many candidates an answer names. A file that cannot be read has its reason in place of an answer.
-    `on_result` gets each prediction as soon as it is known.
+    `tile` finds boxes in large pictures, in tiles of so many pixels. `draw` writes pictures with their answers: a file
+    for one picture, or a folder. `on_result` gets each prediction as soon as it is known.
     """
     if top < 1:
         raise ConfigError(f"top is {top}; it must be 1 or more")
+    some, drawings = _inputs(inputs), None
+    if draw is not None:
+        every = list(some)
+        names = [str(one) if isinstance(one, str | Path) else f"image {number}" for number, one in enumerate(every)]
+        some, drawings = iter(every), Drawings(draw, names)
+    asked = Asked(top, tile, drawings)
     results: list[Prediction] = []
-    for batch in _batches(_inputs(inputs), model.preprocess, batch_size):
-        for result in _answered(model, batch, top):
+    for batch in _batches(some, model.preprocess, batch_size, asked):
+        for result in answered(model, batch, asked):
             results.append(result)
             if on_result is not None:
                 on_result(result)
     return results
 
 
-def _answered(model: Predictor, batch: Sequence[_Read], top: int) -> Iterator[Prediction]:
+def answered(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
+    """An answer for each image, in pixels of its picture, or the reason why there is none."""
+    found = (_of_tiles if asked.tile is not None else _of_images)(model, batch, asked)
+    for read, result in zip(batch, found, strict=True):
+        if asked.drawings is not None and result.answer is not None and read.picture is not None:
+            asked.drawings.write(read.name, read.picture, result.answer)
+        yield result
+
+
+def _of_images(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
     images = [read.image for read in batch if read.image is not None]
-    found = iter(answers(model, torch.cat(images), top=top) if images else ())
+    found = iter(answers(model, torch.cat(images), top=asked.top) if images else ())
     for read in batch:
         if read.image is None or read.maps is None:
             yield Prediction(read.name, error=read.error)
@@ -89,6 +124,17 @@ def _answered(model: Predictor, batch: Sequence[_Read], top: int) -> Iterator[Pr
             yield Prediction(read.name, error=not_finite(model, read.name))
         else:
             yield Prediction(read.name, answer.placed(read.maps, read.size))
+
+
+def _of_tiles(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
+    for read in batch:
+        if read.picture is None or asked.tile is None:
+            yield Prediction(read.name, error=read.error)
+            continue
+        try:
+            yield Prediction(read.name, find_in_tiles(model, read.picture, asked.tile))
+        except NotFinite:
+            yield Prediction(read.name, error=not_finite(model, read.name))
 
 
 def answers(model: Predictor, images: Tensor, *, top: int) -> list[Answer | None]:
@@ -117,31 +163,20 @@ def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:
             yield from _inputs(one)
 
 
-def _batches(inputs: Iterator[Input], preprocess: Preprocess, count: int) -> Iterator[list[_Read]]:
-    """Images, decoded side by side, in lists of `count`."""
+def _batches(inputs: Iterator[Input], preprocess: Preprocess, count: int, asked: Asked) -> Iterator[list[Read]]:
+    """Images, decoded side by side, in lists of `count`, or of a few where whole pictures are kept."""
+    count = min(count, FEW) if asked.keeps_pictures else count
+    numbered = enumerate(inputs)
     with ThreadPoolExecutor(_WORKERS) as pool:
-        waiting: list[tuple[int, Input]] = []
-        for item in enumerate(inputs):
-            waiting.append(item)
-            if len(waiting) == count:
-                yield list(pool.map(lambda item: _read(item[0], item[1], preprocess), waiting))
-                waiting = []
-        if waiting:
-            yield list(pool.map(lambda item: _read(item[0], item[1], preprocess), waiting))
+        while some := list(islice(numbered, count)):
+            yield list(pool.map(lambda item: _read(item[0], item[1], preprocess, keep=asked.keeps_pictures), some))
 
 
-def _read(number: int, item: Input, preprocess: Preprocess) -> _Read:
+def _read(number: int, item: Input, preprocess: Preprocess, *, keep: bool) -> Read:
     if not isinstance(item, str | Path):
-        return _Read.of(f"image {number}", pixels(item), preprocess)
+        return Read.of(f"image {number}", pixels(item), preprocess, keep=keep)
     path = Path(item)
-    if path.is_dir():
-        return _Read(str(path), error=f"{path} is a folder without images")
-    try:
-        return _Read.of(str(path), decode(read_bytes(path), name=str(path)), preprocess)
-    except BrokenImage as error:
-        return _Read(str(path), error=str(error))
-    except OSError as error:
-        return _Read(str(path), error=f"{path} cannot be read: {error.strerror or error}")
+    return Read.of_file(str(path), path, lambda: read_bytes(path), preprocess, keep=keep)
 
 
 def pixels(image: Image.Image | Tensor | Array) -> Tensor:

@@ -7,12 +7,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.errors import ConfigError, Unsupported
-from vitrail.runs.predict import Predictor
+from vitrail.errors import CheckpointError, ConfigError, Unsupported
+from vitrail.runs.predictor import Predictor
 from vitrail.tasks.detect.detect_answer import BoxesAnswer, FoundBox
 from vitrail.tasks.segment.windows import starts
+from vitrail.tasks.task import finite_rows
 
 _OVERLAP = 0.25  # the least share of a tile that the next one sees too
+
+
+class NotFinite(CheckpointError):
+    """The model computed NaN or infinity."""
 
 
 class Tile(NamedTuple):
@@ -70,8 +75,11 @@ def _found(model: Predictor, picture: Tensor, tiles: Sequence[Tile]) -> list[Fou
         image, place = model.preprocess.fit(pixels[None])
         fitted.append(image)
         maps.append(place[0])
+    outputs = model.outputs(torch.cat(fitted))
+    if not all(finite_rows(outputs)):
+        raise NotFinite("the model computed numbers that are not finite; its weights are damaged or too large")
     found: list[FoundBox] = []
-    for one, place, answer in zip(tiles, maps, model.task.decode(model.outputs(torch.cat(fitted))), strict=True):
+    for one, place, answer in zip(tiles, maps, model.task.decode(outputs), strict=True):
         if not isinstance(answer, BoxesAnswer):
             raise Unsupported(f"tiles are for tasks that find boxes, not for {model.task.config.kind!r}")
         placed = answer.placed(place, (one.height, one.width)).shifted(one.left, one.top)

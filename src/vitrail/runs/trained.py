@@ -84,15 +84,11 @@ class TrainedModel:
         return {name: values.float() for name, values in found.items()}
 
     def predict(
-        self,
-        inputs: Input | Iterable[Input],
-        *,
-        top: int = 5,
-        batch_size: int = 32,
-        on_result: Callable[[Prediction], None] | None = None,
-    ) -> list[Prediction]:
+        self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None,
+        batch_size: int = 32, on_result: Callable[[Prediction], None] | None = None,
+    ) -> list[Prediction]:  # fmt: skip
         """Answers for files, folders, PIL images, arrays and tensors; see `vitrail.runs.predict.predict`."""
-        return predict(self, inputs, top=top, batch_size=batch_size, on_result=on_result)
+        return predict(self, inputs, top=top, tile=tile, draw=draw, batch_size=batch_size, on_result=on_result)
 
     def find_in_tiles(self, picture: Image.Image | Tensor | Array, tile: int) -> BoxesAnswer:
         """The boxes of a large picture, which is seen in tiles of so many pixels; see `vitrail.runs.tiled`."""

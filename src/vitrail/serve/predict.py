@@ -126,7 +126,7 @@ def describe(answer: "Answer", decoded: Decoded, served: ServedModel) -> dict[st
         return placed.to_json()
     height, width = decoded.shown.shape[1:]
     scale = torch.tensor([[width / decoded.size[1]], [height / decoded.size[0]]])  # 2 1: x, y
-    drawing = answer.placed(maps * scale, (height, width)).draw(decoded.shown)
+    drawing = answer.placed(maps * scale, (height, width)).draw(decoded.shown.expand(3, -1, -1))
     return placed.to_json() | {"display": _displayed(placed, drawing)}
 
 

@@ -1,14 +1,18 @@
 """Images are found in folders, tars and tables, and predicted under their names."""
 
+import csv
+import json
 import os
 import tarfile
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.small_detector import detector, picture_file
 
 from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.deploy.bulk.image_files import find_images, predict_images
+from vitrail.deploy.bulk.prediction_table import bulk, row_of
 from vitrail.errors import ConfigError, DataError
 
 
@@ -92,3 +96,30 @@ def test_only_regular_files_are_read(folder, model, tmp_path):
 def test_a_regression_predicts_numbers(folder, numbers):
     (found,) = predict_images(TorchEngine(numbers), find_images([folder / "a.png"]))
     assert list(found.answer.row()) == list(numbers.task.columns)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_boxes_in_a_table_are_those_of_the_picture(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    found, file = detector(), picture_file(tmp_path)
+    engine, out = TorchEngine(found), tmp_path / f"table{suffix}"
+
+    def rows(images):
+        return (row_of(one, engine.task.columns) for one in predict_images(engine, images))
+
+    bulk(find_images([file]), out, rows, columns=engine.task.columns, model="one")
+    (expected,) = found.predict(file)
+    (row,) = read_rows(out)
+    boxes = row["boxes"] if suffix == ".jsonl" else json.loads(row["boxes"])
+    assert boxes == expected.answer.row()["boxes"]
+    assert max(box[5] for box in boxes) > 64  # further down than the model's input reaches
+
+
+def read_rows(path):
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()

@@ -3,20 +3,19 @@
 import csv
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from vitrail.data.decode import SUFFIXES, decode
+from vitrail.data.decode import SUFFIXES
 from vitrail.data.sources.table import PATH
-from vitrail.errors import BrokenImage, ConfigError, DataError
+from vitrail.errors import ConfigError, DataError
 from vitrail.files import open_regular, read_bytes
-from vitrail.runs.predict import Predictor, answers, image_files, not_finite
+from vitrail.runs.drawings import Drawings
+from vitrail.runs.predict import FEW, Asked, Read, answered, image_files
+from vitrail.runs.predictor import Predictor
 from vitrail.tasks.answer import Prediction
 
 TABLES = {".csv": ",", ".tsv": "\t"}  # the separator of cells
@@ -76,38 +75,30 @@ def _in_table(path: Path) -> Iterator[ImageFile]:
 
 
 def predict_images(
-    model: Predictor, images: Iterable[ImageFile], *, top: int = 5, batch: int = _BATCH
+    model: Predictor,
+    images: Iterable[ImageFile],
+    *,
+    top: int = 5,
+    tile: int | None = None,
+    draw: str | Path | None = None,
+    batch: int = _BATCH,
 ) -> Iterator[Prediction]:
-    """An answer for each image, in their order; or the reason why it cannot be read."""
+    """An answer for each image, in their order; or the reason why it cannot be read.
+
+    `tile` and `draw` are those of `vitrail.runs.predict.predict`.
+    """
     if top < 1:
         raise ConfigError(f"--top {top} is not allowed: must be 1 or more")
-    left = iter(images)
+    drawings = None
+    if draw is not None:
+        images = list(images)
+        drawings = Drawings(draw, [image.name for image in images])
+    left, asked = iter(images), Asked(top, tile, drawings)
+    keep = asked.keeps_pictures
+
+    def read(image: ImageFile) -> Read:
+        return Read.of_file(image.name, image.file, image.read, model.preprocess, keep=keep)
+
     with ThreadPoolExecutor(_WORKERS) as pool:
-        while some := list(islice(left, batch)):
-            yield from _predicted(model, some, list(pool.map(lambda image: _fitted(model, image), some)), top)
-
-
-def _predicted(
-    model: Predictor, images: Sequence[ImageFile], fitted: Sequence[Tensor | str], top: int
-) -> Iterator[Prediction]:
-    tensors = [one for one in fitted if isinstance(one, Tensor)]
-    made = iter(answers(model, torch.cat(tensors), top=top) if tensors else ())
-    for image, found in zip(images, fitted, strict=True):
-        if isinstance(found, str):
-            yield Prediction(image.name, error=found)
-        elif (answer := next(made)) is None:
-            yield Prediction(image.name, error=not_finite(model, image.name))
-        else:
-            yield Prediction(image.name, answer)
-
-
-def _fitted(model: Predictor, image: ImageFile) -> Tensor | str:
-    """Uint8 1 C *image_size, or what is wrong."""
-    if image.file.is_dir():
-        return f"{image.name} is a folder without images"
-    try:
-        return model.preprocess.fit(decode(image.read(), name=image.name)[None])[0]
-    except BrokenImage as error:
-        return str(error)
-    except OSError as error:
-        return f"{image.name} cannot be read: {error.strerror or error}"
+        while some := list(islice(left, min(batch, FEW) if keep else batch)):
+            yield from answered(model, list(pool.map(read, some)), asked)
