@@ -1,6 +1,6 @@
-"""The service under load and abuse, on one machine: throughput, latency by offered load, fuzzing, kills, drains.
+"""The service under load, on one machine: throughput, latency by offered load, schema, kills, drains.
 
-python benchmarks/serve.py [--only throughput,load,fuzz,schema,kill,drain] [--uploads 10000] [--json serve.json]
+python benchmarks/serve.py [--only throughput,load,schema,kill,drain] [--json serve.json]
 
 Throughput and load are measured with a ViT of random weights (--model) in torch, float32; clients run in this process,
 on the same cores. Offline and service are interleaved, so that noise affects both.
@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.abusive_uploads import upload
-from support.load_clients import Client, closed_loop, metric, open_loop, photo, quantile, running
+from support.load_clients import closed_loop, metric, open_loop, photo, quantile, running
 from support.small_service import Load, Service, send
 
 import vitrail
@@ -40,7 +39,6 @@ from vitrail.deploy.artefact.opening import open_engine
 
 LOADS = (0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)  # times the capacity
 NEVER_LATE = ("--max-delay", "120000", "--timeout", "120")  # two batches may take longer than the usual 2 s
-DOCUMENTED = {200, 400, 413, 415, 422, 501}
 
 
 class Rate(NamedTuple):
@@ -126,45 +124,6 @@ def load(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     return {"capacity": capacity, "rows": rows, "memory_after": memory}
 
 
-def fuzz(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
-    statuses: collections.Counter[tuple[str, int]] = collections.Counter()
-    marks: list[float] = []
-
-    async def some(address: str, first: int, count: int) -> None:
-        numbers = iter(range(first, first + count))
-
-        async def one() -> None:
-            client = Client(address)
-            for number in numbers:
-                sent = upload(number)
-                answered = await client.post(sent.path, sent.body, sent.content_type)
-                statuses[sent.kind, answered.status] += 1
-            client.close()
-
-        await asyncio.gather(*(one() for _ in range(4)))  # as many explanations as may wait: 503 would be no answer
-
-    with running("packaged", "--max-mb", "4") as service:
-        step = max(1, arguments.uploads // 10)
-        for first in [*range(0, arguments.uploads, step)] * 2:  # twice: what was seen before must add no memory
-            asyncio.run(some(service.address, first, min(step, arguments.uploads - first)))
-            time.sleep(1.2)  # memory is measured once a second
-            marks.append(metric(service, "resident_memory_bytes"))
-        starts = metric(service, "worker_starts_total")
-        alive = send(service.address, "/readyz").status
-    by_status = collections.Counter()
-    for (_, status), count in statuses.items():
-        by_status[status] += count
-    odd = {f"{kind}: {status}": count for (kind, status), count in statuses.items() if status not in DOCUMENTED}
-    return {
-        "uploads": sum(by_status.values()),
-        "statuses": {str(status): count for status, count in sorted(by_status.items())},
-        "undocumented": odd,
-        "crashes": int(starts) - 1,
-        "ready_after": alive == 200,
-        "memory_mb": [round(mark / 1e6, 1) for mark in marks],
-    }
-
-
 def schema(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     tool = Path(sys.executable).with_name("schemathesis")
     if not tool.exists():
@@ -222,7 +181,6 @@ def drain(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
 MEASURES: dict[str, Callable[[argparse.Namespace, str], dict[str, Any]]] = {
     "throughput": throughput,
     "load": load,
-    "fuzz": fuzz,
     "schema": schema,
     "kill": kill,
     "drain": drain,
@@ -251,7 +209,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--threads", type=int, default=1, help="of the engine, offline and in the service")
     parser.add_argument("--rounds", type=int, default=5, help="of offline and service in turn")
-    parser.add_argument("--uploads", type=int, default=10_000)
     parser.add_argument("--examples", type=int, default=60, help="of schemathesis for each operation")
     parser.add_argument("--times", type=int, default=3, help="kills and drains")
     parser.add_argument("--json", type=Path)

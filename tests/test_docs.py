@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support import processes, snippets
 
 from vitrail.layers import attention
 from vitrail.models.registry import FAMILIES, list_models
+from vitrail.serve.config import ServeConfig
 
 PAGES = [snippets.ROOT / "README.md", snippets.ROOT / "CONTRIBUTING.md", *sorted((snippets.ROOT / "docs").glob("*.md"))]
 ADDED = Path(attention.__file__).with_name("cosine.py").exists()  # someone followed the guide to the letter
@@ -43,6 +45,15 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_limit_is_written_down_with_its_test() -> None:
+    text = (snippets.ROOT / "docs" / "limits.md").read_text()
+    unlimited = {"port", "certificate", "private_key"}
+    missing = [one.name for one in fields(ServeConfig) if one.name not in unlimited and f"| `{one.name}` |" not in text]
+    assert not missing
+    for name in re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)`", text):
+        assert (snippets.ROOT / (name if name.startswith("tests/") else f"tests/serve/{name}")).is_file(), name
 
 
 def follow(folder: Path, files: dict[str, str], keyword: str, suite: str) -> int:

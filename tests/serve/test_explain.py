@@ -79,6 +79,11 @@ def test_explanations_that_are_refused(path: str, status: int, word: str) -> Non
     assert word in reply.data["error"]
 
 
+def test_explanations_in_progress_are_limited() -> None:
+    reply = post(app(explainer=Halves(), max_explaining=0), "/explain", picture(), **PNG)
+    assert (reply.status, "retry-after" in reply.headers) == (503, True)
+
+
 def test_a_model_without_explanations() -> None:
     reply = post(app(), "/explain", picture(), **PNG)
     assert (reply.status, "cannot be explained" in reply.data["error"]) == (501, True)

@@ -67,6 +67,14 @@ def test_forms_keep_every_byte(files: list[bytes]) -> None:
     assert [file.data for file in found] == files
 
 
+def test_headers_of_a_part_are_limited() -> None:
+    body, headers = form(b"x")
+    with pytest.raises(HTTPException, match="8192"):
+        parse_files(
+            body.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * 9000 + b"\r\n\r\n"), headers["content-type"], ServeConfig()
+        )
+
+
 @pytest.fixture(scope="module")
 def fetching() -> Iterator[App]:
     """A service that may fetch from hosts which nobody can find."""
