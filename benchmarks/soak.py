@@ -32,8 +32,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from support import hostile_images
-from support.abusive_uploads import bomb, upload
 from support.load_clients import Answered, Client, closed_loop, metric, open_loop, photo, quantile, running
+from support.mutate import requests
 from support.small_service import Service, send
 
 import vitrail
@@ -185,7 +185,7 @@ def bombs() -> list[tuple[bytes, str]]:
         hostile_images.webp_with_a_huge_canvas(),
         hostile_images.gif_with_a_huge_frame(),
         hostile_images.png_of_zeros(5000, 5000),
-        bomb(60_000, 60_000),
+        hostile_images.png_of_zeros(60_000, 60_000, written=1 << 20),
     ]
     return [(data, "application/octet-stream") for data in files]
 
@@ -196,8 +196,8 @@ async def throw_bombs(service: Service, story: Story, every: float) -> None:
     client = Client(service.address)
     for number in range(1 << 30):
         if number % 4:
-            sent = upload(number)
-            answered = await client.post(sent.path, sent.body, sent.content_type)
+            _, body, content_type = requests.body_of(chance)
+            answered = await client.post(requests.target(chance), body, content_type)
         else:
             answered = await client.post("/predict", *chance.choice(files))
         story.hostile[f"bombs: {answered.status or 'lost'}"] += 1

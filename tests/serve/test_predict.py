@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from support import hostile_images as hostile
-from support.abusive_uploads import bomb
+from support.hostile_images import png_of_zeros
 from support.small_service import Greyness, app, form, picture, post
 
 PNG = {"content_type": "image/png"}
@@ -55,8 +55,8 @@ def test_names_of_files_are_cleaned() -> None:
         (hostile.ppm_with_a_long_comment(), PNG, 422, "not a JPEG"),
         (hostile.jpeg_of_many_scans(), PNG, 422, "scans"),
         (hostile.tiff_of_a_huge_tile(), PNG, 422, "tiles"),
-        (bomb(60_000, 60_000), PNG, 422, "pixels"),
-        (bomb(6_000, 6_000), PNG, 422, "25,000,000"),
+        (png_of_zeros(60_000, 60_000, written=9999), PNG, 422, "pixels"),
+        (png_of_zeros(6_000, 6_000, written=9999), PNG, 422, "25,000,000"),
         (picture(), {"content_type": "text/plain"}, 415, "unsupported Content-Type (text/plain)"),
         (picture(), {}, 415, "missing"),
         (b"x", {"content_type": "multipart/form-data"}, 400, "no boundary"),

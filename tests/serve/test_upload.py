@@ -4,6 +4,7 @@ The full number of uploads, over the network and with an eye on memory: benchmar
 """
 
 import json
+import random
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
-from support.abusive_uploads import originals, upload
+from support.mutate.pictures import originals
+from support.mutate.requests import body_of, target
 from support.small_service import Brightness, Halves, app, form, picture, post
 
 from vitrail.serve.app import App
@@ -35,9 +37,10 @@ def of() -> Iterator[App]:
 @FEW
 @given(seed=st.integers(0, 2**32 - 1))
 def test_uploads_get_documented_answers(of: App, seed: int) -> None:
-    sent = upload(seed)
-    reply = post(of, sent.path, sent.body, content_type=sent.content_type)
-    assert reply.status in ALLOWED, (sent.kind, reply.body)
+    chance = random.Random(seed)
+    kind, body, content_type = body_of(chance)
+    reply = post(of, target(chance), body, content_type=content_type)
+    assert reply.status in ALLOWED, (kind, reply.body)
     data = json.loads(reply.body)
     assert ("error" in data) == (reply.status != 200)
     assert (of.limiter.images, of.limiter.bytes) == (0, 0)
@@ -106,9 +109,10 @@ def test_addresses_get_documented_answers(fetching: App, before: str, middle: st
 
 
 def test_whole_files_of_every_format_are_answered(of: App) -> None:
-    body, headers = form(*originals())
+    files = [file for each in originals().values() for file in each]
+    body, headers = form(*files)
     reply = post(of, "/predict", body, **headers)
     assert reply.status == 200
-    for file, found in zip(originals(), reply.data["predictions"], strict=True):
+    for file, found in zip(files, reply.data["predictions"], strict=True):
         assert ("error" if file[:1] == b"P" else "answers") in found  # PPM is refused
     assert post(of, "/predict", picture(), content_type="image/png").status == 200

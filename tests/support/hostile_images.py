@@ -74,14 +74,14 @@ def gif_with_a_huge_frame(width: int = 60_000, height: int = 60_000) -> bytes:
     return data[: frame + 5] + struct.pack("<HH", width, height) + data[frame + 9 :]
 
 
-def png_of_zeros(width: int = 2000, height: int = 2000) -> bytes:
-    """A whole PNG of one colour: a thousandth of what it decodes to."""
+def png_of_zeros(width: int = 2000, height: int = 2000, *, written: int | None = None) -> bytes:
+    """A whole PNG of one colour: a thousandth of what it decodes to; or one with so many bytes of pixels, no more."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    rows = zlib.compress(bytes((1 + 4 * width) * height), 9)
+    rows = zlib.compress(bytes((1 + 4 * width) * height if written is None else written), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
