@@ -74,12 +74,15 @@ def explain(
     *,
     methods: Sequence[str] | None = None,
     target: str | None = None,
+    box: int | None = None,
     out: str | Path | None = None,
 ) -> "Gallery":
     """What decided the answers of a model to pictures; `out` names an HTML page to write.
 
-    `methods` are saliency methods, quick ones by default; `target` names a class or number, the answer by default.
+    `methods` are saliency methods, quick ones by default; `target` names a class or number, the answer by default;
+    `box` is the number of a detector's box.
     """
+    from vitrail.explain.methods.target import target_name  # noqa: PLC0415
     from vitrail.explain.page.gallery import Gallery  # noqa: PLC0415
     from vitrail.explain.page.render import write_page  # noqa: PLC0415
     from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
@@ -87,6 +90,7 @@ def explain(
     from vitrail.runs.predict import image_files  # noqa: PLC0415
 
     trained = _trained(model)
+    target = target_name(trained.task, target, box=box)
     read = read_pictures(list(image_files(pictures)), trained.preprocess)
     for reason in read.broken.values():
         warnings.warn(f"left out: {reason}", Notice, stacklevel=2)

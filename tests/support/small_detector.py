@@ -6,11 +6,14 @@ import numpy as np
 import torch
 from PIL import Image
 
+import vitrail
 from support.registered import tiny
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets.boxes_target import BoxesTarget
+from vitrail.files import write_tensors
 from vitrail.models.heads import DeformableDetrConfig
-from vitrail.runs.trained import TrainedModel
+from vitrail.runs.record import Record, Result
+from vitrail.runs.trained import BESIDE, TrainedModel, beside_model
 from vitrail.tasks.detect import DetectConfig
 
 SIZE = (120, 160)  # height and width of the picture
@@ -36,3 +39,20 @@ def picture_file(folder: Path, name: str = "photo.png", seed: int = 0) -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / name)
     return folder / name
+
+
+def detector_folder(folder: Path) -> Path:
+    """The same as the folder of a run."""
+    model = detector()
+    vitrail.save(model.backbone, folder)
+    state = model.task.state_dict()
+    write_tensors(folder / BESIDE, {name: state[name] for name in beside_model(model.task)}, {})
+    Record(
+        recipe={"model": "resnet18", "seed": 0},
+        model={},
+        task=model.task.config,
+        schema=model.task.schema,
+        preprocess=model.preprocess,
+    ).write(folder)
+    Result(metrics={"ap": 0.5, "images": 8.0}, state=model.task.state()).write(folder)
+    return folder

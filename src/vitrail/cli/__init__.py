@@ -169,8 +169,8 @@ def _judging(verbs: Any) -> None:
 
     verb = _verb(verbs, "predict", learning.predict, "predict for image files, folders and tables of them")
     verb.usage = (
-        "vitrail predict [-h] [--image-size SIZE] [--top TOP] [--device DEVICE] [--json] [--out TABLE] [--ray WORKERS] "
-        "[RUN] PATH [PATH ...]"
+        "vitrail predict [-h] [--image-size SIZE] [--top TOP] [--device DEVICE] [--json] [--draw FILE|FOLDER] "
+        "[--tile PIXELS] [--out TABLE] [--ray WORKERS] [RUN] PATH [PATH ...]"
     )
     verb.add_argument(
         "paths", nargs="+", metavar="PATH",
@@ -181,6 +181,7 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--top", type=int, default=5, help="how many candidates to name (default 5)")
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
+    shipping.add_positions(verb)
     shipping.add_table(verb)
 
     verb = _verb(verbs, "doctor", learning.doctor, "audit images before training")
@@ -223,9 +224,7 @@ def _showing(verbs: Any) -> None:
     verb = _verb(verbs, "verify", showing.verify, text)
     verb.add_argument("path", help="a file or folder, or `packaged`; nothing is loaded, so it may be from anywhere")
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    verb.add_argument(
-        "--accept", action="store_true", help="first write new checksums: files were edited on purpose"
-    )
+    verb.add_argument("--accept", action="store_true", help="first write new checksums: files were edited on purpose")
 
     verb = _verb(verbs, "convert", showing.convert, "rewrite a checkpoint for vitrail, timm or Hugging Face")
     verb.add_argument(

@@ -35,6 +35,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--target", metavar="NAME", help="the output to explain: a class, or a number (default: the model's answer)"
     )
+    verb.add_argument("--box", metavar="N", type=int, help="for detectors: the box to explain, 0 is the first answer")
     verb.add_argument(
         "--layers", metavar="NUMBERS", type=layer_numbers, help="attention layers to show, e.g. 0,5,-1 (default: all)"
     )
@@ -103,10 +104,12 @@ def _opened(source: str, options: argparse.Namespace) -> "TrainedModel":
 
 def _views(source: str, trained: "TrainedModel", options: argparse.Namespace) -> tuple[list["View"], dict[str, str]]:
     """All pictures explained with one model, and the files that could not be read with the reason."""
+    from vitrail.explain.methods.target import target_name  # noqa: PLC0415
     from vitrail.explain.pictures import read_pictures  # noqa: PLC0415
     from vitrail.explain.views import picture_views  # noqa: PLC0415
     from vitrail.runs.predict import image_files  # noqa: PLC0415
 
+    target = target_name(trained.task, options.target, box=options.box)
     files = list(dict.fromkeys(image_files(options.images)))
     if options.html is not None and len(files) > MAX_PICTURES:
         raise ConfigError(
@@ -125,7 +128,7 @@ def _views(source: str, trained: "TrainedModel", options: argparse.Namespace) ->
             pictures,
             model=source,
             methods=options.method,
-            target=options.target,
+            target=target,
             layers=options.layers,
             attention=options.html is not None,
             scores=options.scores,
@@ -158,6 +161,7 @@ def _statistics(options: argparse.Namespace) -> None:
     others = {
         "--method": options.method,
         "--target": options.target,
+        "--box": options.box,
         "--against": options.against,
         "--masks": options.masks,
     }

@@ -148,7 +148,7 @@ def predict(options: argparse.Namespace) -> None:
         return
     model = _opened(source, options.device, options.image_size)
     results = []
-    for result in shipping.answers(model, paths, top=options.top):
+    for result in shipping.answers(model, paths, top=options.top, tile=options.tile, draw=options.draw):
         results.append(result)
         text = result.error if result.answer is None else f"{result.path}: {result.answer.text()}"
         print(to_json(result.to_dict()) if options.json else text)  # noqa: T201
@@ -163,10 +163,16 @@ def _check_asked(options: argparse.Namespace) -> None:
 
     if options.top < 1:
         raise ConfigError(f"--top is {options.top}; it must be 1 or more")
+    if options.tile is not None and options.tile < 1:
+        raise ConfigError(f"--tile is {options.tile}; it must be 1 or more pixels")
     if options.table is None:
         if options.ray is not None:
             raise ConfigError("--ray needs a table to write: --out predictions.parquet")
         return
+    if options.draw is not None:
+        raise ConfigError("--draw and --out cannot be used together; draw some of the pictures in a second call")
+    if options.ray is not None and options.tile is not None:
+        raise ConfigError("--tile and --ray cannot be used together; leave out one of them")
     if options.json:
         raise ConfigError("--json and --out cannot be used together; for JSON in a file, use --out predictions.jsonl")
     check_table(options.table)

@@ -142,6 +142,10 @@ def check_paths(options: argparse.Namespace) -> None:
     """Refuses output paths that cannot be written, before any work is done for them; a run checks its own folder."""
     from vitrail.training.writable import check_file, check_folder  # noqa: PLC0415
 
+    if (drawn := getattr(options, "draw", None)) is not None:
+        from vitrail.runs.drawings import is_picture  # noqa: PLC0415
+
+        (check_file if is_picture(drawn) else check_folder)(drawn)
     for name, check in {"html": check_file, "table": check_file, "out": check_folder, "page": check_folder}.items():
         if (path := getattr(options, name, None)) is not None:
             check(path)

@@ -63,6 +63,18 @@ def add_bench(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--html", metavar="FILE", type=Path, help="also write one self-contained HTML page")
 
 
+def add_positions(verb: argparse.ArgumentParser) -> None:
+    """The options of `predict` for boxes, masks and depth."""
+    verb.add_argument(
+        "--draw", metavar="FILE|FOLDER", type=Path,
+        help="write pictures with their boxes, masks or depth: out.png for one picture, a folder for several",
+    )  # fmt: skip
+    verb.add_argument(
+        "--tile", metavar="PIXELS", type=int,
+        help="find boxes in large pictures: in overlapping tiles of this size, at full resolution",
+    )  # fmt: skip
+
+
 def add_table(verb: argparse.ArgumentParser) -> None:
     """The options of `predict` for very many images."""
     verb.add_argument(
@@ -120,11 +132,13 @@ def bench(options: argparse.Namespace) -> None:
         remember(found, folder)
 
 
-def answers(model: "Predictor", paths: Sequence[str | Path], *, top: int) -> "Iterator[Prediction]":
+def answers(
+    model: "Predictor", paths: Sequence[str | Path], *, top: int, tile: int | None = None, draw: Path | None = None
+) -> "Iterator[Prediction]":
     """Predictions for files, for all files below folders, and for the images of tars and tables of paths."""
     from vitrail.deploy.bulk.image_files import find_images, predict_images  # noqa: PLC0415
 
-    return predict_images(model, find_images(paths), top=top)
+    return predict_images(model, find_images(paths), top=top, tile=tile, draw=draw)
 
 
 def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[str | Path]) -> None:
@@ -146,7 +160,8 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
         if workers is not None:
             rows = predict_on_cluster(engine, left, top=options.top, workers=workers)
         else:
-            rows = (row_of(one, columns) for one in predict_images(engine, left, top=options.top))
+            found = predict_images(engine, left, top=options.top, tile=options.tile)
+            rows = (row_of(one, columns) for one in found)
         hidden = not console.is_terminal
         yield from track(rows, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 

@@ -51,6 +51,19 @@ class Target(NamedTuple):
 Ask = Target | int | str | Sequence[int | str] | Tensor | None  # an output by index or name, for all images or each
 
 
+def target_name(task: Task, target: str | None, *, box: int | None) -> str | None:
+    """The name of the output to explain: `target` itself, or that of a detector's box by its number."""
+    if box is None:
+        return target
+    if target is not None:
+        raise ConfigError(f"target {target!r} and box {box} cannot be used together; leave out one of them")
+    if "box 0" not in task.output_names:
+        raise ConfigError(f"a model of task {task.config.kind!r} finds no boxes; use target instead of box")
+    if not 0 <= box < len(task.output_names):
+        raise ConfigError(f"box {box} is not allowed: the model finds boxes 0 to {len(task.output_names) - 1}")
+    return f"box {box}"
+
+
 @torch.no_grad()
 def targets(model: nn.Module, images: Tensor, ask: Ask = None, *, outputs: Outputs | None = None) -> Target:
     """The target of each image of a model or task: one for all, one each by index or name, or the model's answer.
