@@ -13,9 +13,11 @@ import pytest
 import uvicorn
 from PIL import Image
 from support.browser_session import Session
+from support.small_detector import detector, picture_file
 from support.small_service import CLASSES, Brightness, Greyness, Halves, app, picture
 
 from vitrail.data.sources.catalogue import KNOWN
+from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.packaged import samples
 from vitrail.serve.app import App
 from vitrail.serve.config import ServeConfig
@@ -243,6 +245,24 @@ def test_answers_of_another_task_are_shown(browser: Session, tmp_path: Path) -> 
         assert interval == pytest.approx(76)
         assert browser.run(SHOWN % "drawing")
         assert browser.run("document.getElementById('picture').naturalWidth") == 300
+    finally:
+        running.stop()
+
+
+def test_boxes_are_drawn_and_explained(browser: Session, tmp_path: Path) -> None:
+    running = Running(app(TorchEngine(detector()), explainer=Halves()))
+    try:
+        browser.screen(width=1200, height=900)
+        browser.open(running.address)
+        browser.until("document.getElementById('about').textContent !== ''")
+        browser.choose("#file", picture_file(tmp_path))
+        browser.until(f"{CAPTION}.includes('matter most for box 0')")
+        assert browser.run(VERDICT) == "5 cat"
+        assert browser.run(SHOWN % "drawing")
+        sides = browser.run("[drawing.naturalWidth, drawing.naturalHeight]")
+        assert sides[0] / sides[1] == pytest.approx(160 / 120, abs=0.01)  # the shape of the picture
+        browser.run("document.querySelectorAll('button.bar')[2].click()")
+        browser.until(f"{CAPTION}.includes('matter most for box 2')")
     finally:
         running.stop()
 

@@ -170,6 +170,7 @@ def _displayed(answer: "Answer", drawing: Tensor | None) -> dict[str, Any]:
     """What the page shows: one line, bars, and the image with the answer drawn on it, if it can be drawn."""
     return {
         "text": answer.text(),
+        "brief": answer.brief(),
         "bars": [{name: getattr(bar, name) for name in _BAR} for bar in answer.bars()],
         "drawing": None if drawing is None else data_url(png(drawing)),
     }

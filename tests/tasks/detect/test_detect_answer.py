@@ -18,7 +18,7 @@ def test_plain_data():
     assert "cat 91 % at 10 5 20 15" in ANSWER.text()
     assert ANSWER.row() | {"boxes": None} == {"count": 3, "label": "cat", "score": 0.91, "boxes": None}
     assert ANSWER.row()["boxes"][1] == ["dog", 0.42, 0.0, 0.0, 8.0, 8.0]
-    assert [bar.label for bar in ANSWER.bars()] == ["0 cat", "1 dog", "2 cat"]
+    assert [bar.label for bar in ANSWER.bars()] == ["box 0", "box 1", "box 2"]
 
 
 def test_many_boxes_are_counted():

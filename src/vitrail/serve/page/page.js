@@ -75,10 +75,10 @@ async function predict() {
 
 const canExplain = () => state.model !== null && state.model.explain.length > 0;
 
-function render({ bars, drawing }) {  // the answer of any task
+function render({ brief, bars, drawing }) {  // the answer of any task
   const chosen = bars.filter((bar) => bar.chosen).map((bar) => bar.label);
   const [first] = bars;
-  at("verdict").textContent = bars.length > 1 && chosen.length ? chosen.join(", ") : first ? `${first.label} ${first.text}` : "";
+  at("verdict").textContent = drawing !== null ? brief : bars.length > 1 && chosen.length ? chosen.join(", ") : first ? `${first.label} ${first.text}` : "";
   at("bars").replaceChildren(...bars.map((bar, number) => {
     const item = document.createElement("li");
     item.append(barRow(bar, number === 0));
