@@ -71,7 +71,8 @@ def test_one_box_is_explained(run: Path, photo: Path, capsys: pytest.CaptureFixt
     assert main([*words, "--box", "3"]) == 0
     assert "box 3" in capsys.readouterr().out
     gallery = vitrail.explain(run, photo, methods=["gradient"], box=3)
-    assert gallery.views[0].target == "box 3"
+    (expected,) = vitrail.predict(run, photo)
+    assert (gallery.views[0].target, gallery.views[0].bars) == ("box 3", expected.answer.bars())
 
 
 @pytest.mark.parametrize(

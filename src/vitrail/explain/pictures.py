@@ -21,6 +21,8 @@ class Picture(NamedTuple):
     name: str
     pixels: Tensor  # uint8 C H W, resized and cropped for the model
     shown: Tensor  # uint8 C kH kW, the same part of the picture at a larger scale
+    maps: Tensor  # 2 3: from `pixels` to pixels of the file
+    size: tuple[int, int]  # height and width of the file
     mask: Tensor | None = None  # bool H W, where the object is
 
 
@@ -85,5 +87,5 @@ def fitted_picture(image: Tensor, preprocess: Preprocess, *, name: str) -> Pictu
     available = min(image.shape[1] / height, image.shape[2] / width)
     scale = max(1, min(int(available), MAX_SIDE // max(height, width)))
     larger = replace(preprocess, image_size=(scale * height, scale * width))
-    pixels, shown = (one.fit(image[None])[0][0] for one in (preprocess, larger))
-    return Picture(name, pixels, shown)
+    (pixels, maps), (shown, _) = (one.fit(image[None]) for one in (preprocess, larger))
+    return Picture(name, pixels[0], shown[0], maps[0], (image.shape[1], image.shape[2]))

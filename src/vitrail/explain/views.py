@@ -79,7 +79,7 @@ class PictureExplainer:
             model=self.source,
             picture=picture.name,
             image=picture.shown,
-            bars=answer.bars(),
+            bars=answer.placed(picture.maps, picture.size).bars(),
             target=task.output_names[int(target.indices)],
             score=score,
             maps={name: values[0] for name, values in maps.items()},
