@@ -52,6 +52,16 @@ def openvino(old: bytes, new: bytes) -> bytes:
     return specimens.openvino_files()["model.xml"].replace(old, new)
 
 
+def shifted() -> bytes:
+    """A .pt2 whose table of contents says that it begins later than it does: parts would lie before the file."""
+    data = bytearray(specimens.program()["model.pt2"])
+    for mark, at, size in ((b"PK\x05\x06", 16, 4), (b"PK\x06\x06", 48, 8)):
+        if (start := data.rfind(mark)) != -1:
+            place = int.from_bytes(data[start + at : start + at + size], "little")
+            data[start + at : start + at + size] = (place + 1000).to_bytes(size, "little")
+    return bytes(data)
+
+
 def index(name: str) -> bytes:
     """The index of a sharded checkpoint that names another file."""
     return json.dumps({"weight_map": {"head.weight": name}}).encode()
@@ -92,6 +102,7 @@ FOUND = {
         "openvino",
         {"model.xml": lambda: openvino(b'element_type="u8"', b'element_type="i8"')},
     ),
+    "parts that lie before the file": ("pt2", {"model.pt2": shifted}),
     "a shard with an endless name": ("timm checkpoint", {"model.safetensors.index.json": index("x" * 5000)}),
     "a shard outside of its folder": ("timm checkpoint", {"model.safetensors.index.json": index("../a.safetensors")}),
     "a list without end in a config": (

@@ -33,7 +33,7 @@ def safe_archive(file: IO[bytes], path: Path) -> tuple[io.BytesIO, str]:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive)
             return _rewritten(archive, members), _read(archive, members[CARD]).decode()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
         raise CheckpointError(f"{path} is not a .pt2 of vitrail, or is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_words(error)}") from error
