@@ -12,7 +12,7 @@ from support.peers import transformers
 import vitrail
 from vitrail.errors import CheckpointError, Unsupported, VitrailError
 from vitrail.models.checkpoint.families import TRANSLATIONS
-from vitrail.models.checkpoint.headed import has_head, load_headed
+from vitrail.models.checkpoint.headed import dpt, has_head, load_headed
 from vitrail.models.checkpoint.headed.translation import convolutional, require
 
 
@@ -139,3 +139,8 @@ def test_a_processor_that_makes_no_sense(saved: Path, tmp_path: Path, about: dic
     (folder / "preprocessor_config.json").write_text(json.dumps(about))
     with pytest.raises(VitrailError):
         vitrail.open(folder)
+
+
+def test_layers_that_are_not_numbers() -> None:
+    with pytest.raises(TypeError, match="integer"):  # load_headed names the file
+        dpt.DPT.head({"backbone_out_indices": [0, [1], 2, 3]})

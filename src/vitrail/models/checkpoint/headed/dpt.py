@@ -1,5 +1,6 @@
 """DPT of Hugging Face for depth, with its own plain ViT."""
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ def _head(about: Mapping[str, Any]) -> DptConfig:
     return DptConfig(
         dim=about.get("fusion_hidden_size", 256),
         widths=tuple(about.get("neck_hidden_sizes", (96, 192, 384, 768))),
-        layers=tuple(about.get("backbone_out_indices", (2, 5, 8, 11))),
+        layers=tuple(map(operator.index, about.get("backbone_out_indices", (2, 5, 8, 11)))),
         readout=readout,
         output="relu",
     )
