@@ -1,6 +1,7 @@
 """`vitrail verify`: what a path is, and whether it is whole."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -145,6 +146,18 @@ def test_tables(tmp_path, suffix):
         found = verify(file)
         assert (found.kind, found.ok) == ("table of predictions", ok)
     assert verify(file).facts["bytes"] == file.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.jsonl", "a.parquet", "a.onnx", "a.xml", "a.pt2", "a.pth", "a.safetensors"]
+)
+def test_a_named_pipe_is_not_waited_for(tmp_path, name):
+    if name == "a.parquet":
+        pytest.importorskip("pyarrow")
+    os.mkfifo(tmp_path / name)
+    found = verify(tmp_path / name)
+    assert not found.ok
+    assert "pipe" in found.problems[0]
 
 
 def write_table(file, rows):

@@ -5,6 +5,7 @@ Nothing is opened for that: headers, cards and checksums are read, and no model 
 
 import csv
 import importlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from vitrail.deploy.artefact.onnx_check import check_onnx
 from vitrail.deploy.artefact.opening import ARTEFACTS, CERTIFICATE, artefacts_in
 from vitrail.deploy.artefact.openvino_check import check_openvino
 from vitrail.deploy.artefact.pt2_archive import safe_archive
+from vitrail.deploy.artefact.runtimes import read_artefact
 from vitrail.deploy.bulk.prediction_table import FORMATS
 from vitrail.errors import CheckpointError, DataError, VitrailError
 from vitrail.files import open_regular
@@ -152,9 +154,9 @@ def _artefact(path: Path) -> Iterator[dict[str, Value]]:
         with open_regular(path) as file:
             text: str | None = safe_archive(file, path)[1]
     elif path.suffix == ".onnx":
-        text = check_onnx(path.read_bytes(), path).metadata.get(KEY)
+        text = check_onnx(read_artefact(path), path).metadata.get(KEY)
     else:
-        text = check_openvino(path.read_bytes(), path)
+        text = check_openvino(read_artefact(path), path)
     card = Card.from_json(text, name=str(path))
     height, width = card.preprocess.image_size
     yield {"task": card.config.kind, "model": card.about, "family": card.family, "precision": card.precision}
@@ -199,15 +201,15 @@ def _table(path: Path) -> Iterator[dict[str, Value]]:
 
 def _rows(path: Path) -> Iterator[Any]:
     try:
-        if path.suffix == ".parquet":
-            parquet = importlib.import_module("pyarrow.parquet")
-            for batch in parquet.ParquetFile(path).iter_batches(columns=list(_TABLE)):
-                yield from batch.to_pylist()
-        elif path.suffix == ".csv":
-            with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-                yield from csv.DictReader(file)
-        else:
-            with open_regular(path) as file:
+        with open_regular(path) as file:
+            if path.suffix == ".parquet":
+                parquet = importlib.import_module("pyarrow.parquet")
+                for batch in parquet.ParquetFile(file).iter_batches(columns=list(_TABLE)):
+                    yield from batch.to_pylist()
+            elif path.suffix == ".csv":
+                with io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="") as text:
+                    yield from csv.DictReader(text)
+            else:
                 yield from map(from_json, file)
     except ImportError as error:
         raise DataError(f"{path} needs pyarrow: pip install pyarrow") from error

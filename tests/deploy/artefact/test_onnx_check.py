@@ -54,6 +54,16 @@ def test_an_operator_in_a_graph_of_an_attribute_is_seen(proto, tmp_path):
     refused(proto, tmp_path, "mine")
 
 
+def test_a_field_that_only_a_runtime_would_see_is_refused(proto, tmp_path):
+    hidden = onnx.helper.make_graph([onnx.helper.make_node("Run", [], ["y"], domain="mine")], "hidden", [], [])
+    data = hidden.SerializeToString()
+    tag = b"\xba\x80\x80\x80\x10"  # 7 << 3 | 2, and a bit beyond 32, which runtimes drop
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString() + tag + bytes([len(data)]) + data)
+    with pytest.raises(CheckpointError, match="protocol buffer"):
+        open_engine(path)
+
+
 @pytest.mark.parametrize(
     "location", ["/etc/passwd", "../secret", "a/../../secret", "sub/weights", "", ".", "link", "gone"]
 )
@@ -107,6 +117,6 @@ def test_fields_fill_their_message():
         (1, 150, b""),
         (2, 0, b"hi"),
     ]
-    for wrong in (b"\x08", b"\x12\x05hi", b"\x0b", b"\xff" * 20):
+    for wrong in (b"\x08", b"\x12\x05hi", b"\x0b", b"\xff" * 20, b"\x02\x00", b"\x8a\x80\x80\x80\x10\x00"):
         with pytest.raises(ValueError, match="protocol buffer"):
             list(fields(memoryview(wrong)))

@@ -78,7 +78,7 @@ def test_a_planted_pickle_never_runs(source, tmp_path, made, part, plant):
 
 
 @pytest.mark.parametrize("table", [WEIGHTS, CONSTANTS])
-@pytest.mark.parametrize("change", ["use_pickle", "opaque", "outside", "empty"])
+@pytest.mark.parametrize("change", ["use_pickle", "opaque", "outside", "empty", "expanded"])
 def test_a_table_of_tensors_names_raw_tensors_alone(source, tmp_path, made, table, change):
     folder = table.rpartition("/")[0]
     with zipfile.ZipFile(source) as archive:
@@ -89,14 +89,36 @@ def test_a_table_of_tensors_names_raw_tensors_alone(source, tmp_path, made, tabl
         about = next(iter(content["config"].values()))
         if change == "use_pickle":
             about["use_pickle"] = True
-        elif change == "empty":
-            about["tensor_meta"]["sizes"] = [{"as_int": 10**12}]
+        elif change in ("empty", "expanded"):
+            about["tensor_meta"] |= {"sizes": [{"as_int": 10**12}], "strides": [{"as_int": 0}]}
         else:
             about["path_name"] = "opaque_obj_0" if change == "opaque" else "../sample_inputs/model.pt"
 
     path = with_json(source, tmp_path / "one.pt2", table, edit)
     parts = {f"{folder}/{stem}_0": b"" if change == "empty" else saved(made)}
     refused(rewritten(path, tmp_path / "model.pt2", parts), made, "tensor")
+
+
+def test_sample_inputs_are_not_unpacked(source, tmp_path, made):
+    stored, packed = io.BytesIO(), io.BytesIO()
+    torch.save(torch.zeros(1000), stored)
+    with zipfile.ZipFile(stored) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    refused(rewritten(source, tmp_path / "model.pt2", {INPUTS: packed.getvalue()}), made, "sample inputs")
+
+
+def test_parts_do_not_overlap(source, tmp_path, made, monkeypatch):
+    path = rewritten(source, tmp_path / "model.pt2")
+    real = zipfile.ZipFile.infolist
+
+    def larger(archive):
+        found = real(archive)
+        found[-1].file_size = found[-1].compress_size = path.stat().st_size
+        return found
+
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", larger)
+    refused(path, made, "overlap")
 
 
 def graph_edits(made):

@@ -1,6 +1,7 @@
 """Headers that lie, and pickles whose tensors are larger than their files."""
 
 import json
+import os
 import struct
 import time
 import zipfile
@@ -12,7 +13,8 @@ from support.planted import Creates, pickled, saved
 
 import vitrail
 from vitrail.errors import CheckpointError
-from vitrail.models.checkpoint.headers import MAX_HEADER, read_header
+from vitrail.models.checkpoint import files
+from vitrail.models.checkpoint.headers import MAX_HEADER, check_pickle, read_header
 
 
 def written(file, header, data=b"", size=None):
@@ -112,6 +114,41 @@ def test_a_compressed_archive_is_refused(tmp_path):
         vitrail.load(tmp_path / "model.pth")
 
 
+class Allocates:
+    """Pickled, it is a call that allocates memory where it is loaded, and that torch allows."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __reduce__(self):
+        return self.kind, (10**12 if self.kind is bytearray else 10**6,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kind", [bytearray, torch.Tensor])
+def test_a_pickle_allocates_no_more_than_its_file(tmp_path, kind, zipped):
+    file = tmp_path / "model.pth"
+    torch.save({"head.weight": Allocates(kind)}, file, _use_new_zipfile_serialization=zipped)
+    assert file.stat().st_size < 2000
+    with pytest.raises(CheckpointError, match=r"bytes|bytearray"):
+        vitrail.load(file)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_archives_of_torch_are_checked_and_read(tmp_path, zipped):
+    shared = torch.arange(6.0)
+    torch.save({"a": shared, "b": shared[2:]}, tmp_path / "a.pth", _use_new_zipfile_serialization=zipped)
+    check_pickle(tmp_path / "a.pth")
+    assert torch.equal(files.read(tmp_path / "a.pth").tensors["b"], shared[2:])
+
+
+@pytest.mark.parametrize("name", ["model.pth", "model.safetensors"])
+def test_a_named_pipe_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match="pipe"):
+        vitrail.load(tmp_path / name)
+
+
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a": NaN}', '{"a": 1, "a": 2}', '{"a": ' + "9" * 5000 + "}", "[]"])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 def test_json_beside_the_weights_is_strict(tmp_path, name, text):
@@ -127,5 +164,5 @@ def test_shards_lie_beside_their_index(tmp_path, shard):
     (tmp_path / "sub").mkdir()
     save_file({"a": torch.zeros(2)}, tmp_path / "sub" / "a.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
-    with pytest.raises(CheckpointError, match="missing"):
+    with pytest.raises(CheckpointError, match="folder"):
         vitrail.load(tmp_path)

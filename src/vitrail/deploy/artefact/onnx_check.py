@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.deploy.artefact.card import KEY
 from vitrail.errors import CheckpointError
 
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # of operators that ONNX Runtime has built in
 _DEEPEST = 8  # graphs within graphs
-_LIMIT = 2**31  # bytes: more cannot be in a protocol buffer, and weights are in a file beside it
+LIMIT = 2**31 - 1  # bytes: more cannot be in a protocol buffer, and weights are in a file beside it
 
 
 class Field(NamedTuple):
@@ -39,7 +38,7 @@ def check_onnx(data: bytes, path: Path) -> Summary:
     """What is in an .onnx; CheckpointError where it has more than operators that are built in, and tensors."""
     found = Summary()
     try:
-        if len(data) >= _LIMIT:
+        if len(data) > LIMIT:
             raise ValueError("it is larger than 2 GiB")
         _check_model(memoryview(data), path.parent, found)
     except (ValueError, IndexError, OverflowError) as error:
@@ -47,16 +46,13 @@ def check_onnx(data: bytes, path: Path) -> Summary:
     return found
 
 
-def card_of(data: bytes, path: Path) -> str | None:
-    """The card of an .onnx that is checked, too."""
-    return check_onnx(data, path).metadata.get(KEY)
-
-
 def fields(message: memoryview) -> Iterator[Field]:
     """The fields of a message, in their order; ValueError where they do not fill it."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
+        if not 8 <= tag < 2**32:  # a runtime would drop the higher bits, and see another field than this one
+            raise ValueError("it is not a protocol buffer")
         value, size = 0, 0
         if tag & 7 == 0:
             value, at = _varint(message, at)

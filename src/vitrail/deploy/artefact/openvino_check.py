@@ -9,8 +9,9 @@ from vitrail.deploy.artefact.card import KEY
 from vitrail.errors import CheckpointError
 
 _OPSET = re.compile(r"opset[1-9]\d?", re.ASCII)
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 _SIDES = re.compile(r"\d{0,18}(,\s?\d{1,18}){0,15}", re.ASCII)
-_LIMIT = 512 * 2**20  # bytes of the .xml
+LIMIT = 512 * 2**20  # bytes of the .xml
 _DEEPEST = 100  # elements within elements
 
 
@@ -29,8 +30,11 @@ class _Reader:
         if name == "layer" and _OPSET.fullmatch(about.get("version", "")) is None:
             raise ValueError(f"it has a layer of {about.get('version', '')[:100]!a}; those of OpenVINO are opset1 ...")
         if name == "data" and ("offset" in about or "size" in about):
-            start, size = int(about.get("offset", "")), int(about.get("size", ""))
-            if start < 0 or size < 0 or start + size > self.room:
+            given = about.get("offset", ""), about.get("size", "")
+            if not all(map(_WHOLE.fullmatch, given)):
+                raise ValueError("the place of a constant is not given by whole numbers")
+            start, size = map(int, given)
+            if start + size > self.room:
                 raise ValueError(f"a constant ends {start + size - self.room:,} bytes after the end of the .bin")
             if _SIDES.fullmatch(about.get("shape", "")) is None:
                 raise ValueError("the shape of a constant is not of whole numbers")
@@ -49,8 +53,8 @@ def check_openvino(data: bytes, path: Path) -> str:
     """The card in the text of an .xml; CheckpointError where it has more than layers and constants of its .bin."""
     weights = path.with_suffix(".bin")
     try:
-        if len(data) > _LIMIT:
-            raise ValueError(f"it is larger than {_LIMIT:,} bytes")
+        if len(data) > LIMIT:
+            raise ValueError(f"it is larger than {LIMIT:,} bytes")
         if weights.is_symlink() or not weights.is_file():
             raise ValueError(f"{weights.name} is not a file beside it")
         reader = _Reader(weights.stat().st_size)

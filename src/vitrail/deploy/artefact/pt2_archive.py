@@ -5,6 +5,7 @@ compiled libraries. Here the archive may have the graph, raw tensors and the car
 """
 
 import io
+import math
 import re
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from vitrail.deploy.artefact.card import KEY
 from vitrail.deploy.artefact.engine import quiet
 from vitrail.deploy.artefact.pt2_graph import check_name, checked_graph
 from vitrail.errors import CheckpointError
+from vitrail.models.checkpoint.headers import check_archive
 from vitrail.strict_json import from_json, to_json
 
 GRAPH, INPUTS, CARD = "models/model.json", "data/sample_inputs/model.pt", f"extra/{KEY}"
@@ -32,20 +34,13 @@ def safe_archive(file: IO[bytes], path: Path) -> tuple[io.BytesIO, str]:
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive)
+            if sum(info.file_size for info in members.values()) > file.seek(0, 2):
+                raise ValueError("its parts overlap")
             return _rewritten(archive, members), _read(archive, members[CARD]).decode()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
         raise CheckpointError(f"{path} is not a .pt2 of vitrail, or is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_words(error)}") from error
-
-
-def card_of(file: IO[bytes], path: Path) -> str:
-    """The card of an archive whose list of members is as it must be; nothing else is read."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return _read(archive, _members(archive)[CARD]).decode()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} is not a .pt2 that vitrail wrote: {_words(error)}") from error
 
 
 def _words(error: Exception) -> str:
@@ -100,6 +95,7 @@ def _rewritten(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) ->
 def _check_pickle(data: bytes) -> None:
     """ValueError where the sample inputs hold anything but tensors; torch never gets to see them."""
     try:
+        check_archive(io.BytesIO(data))
         with quiet():
             torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle raises almost anything
@@ -120,7 +116,7 @@ def _payloads(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], tab
         sides = [int(side["as_int"]) for side in meta["sizes"]]
         if min(sides, default=0) < 0 or meta["device"]["type"] != "cpu":
             raise ValueError(f"the tensor {name[:100]!a} is not a plain tensor of the CPU")
-        if members[file].file_size == 0 and 0 not in sides:
-            raise ValueError(f"the tensor {name[:100]!a} has no bytes")
+        if math.prod(sides) > members[file].file_size:
+            raise ValueError(f"the tensor {name[:100]!a} has {math.prod(sides):,} elements, and fewer bytes")
     checked: dict[str, Any] = content
     return checked

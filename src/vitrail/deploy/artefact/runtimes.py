@@ -12,12 +12,12 @@ from vitrail.checksums import check_file
 from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.engine import Array, Engine, quiet
 from vitrail.deploy.artefact.graph_ends import End, check_ends
-from vitrail.deploy.artefact.onnx_check import check_onnx
+from vitrail.deploy.artefact.onnx_check import LIMIT, check_onnx
 from vitrail.deploy.artefact.openvino_check import check_openvino
 from vitrail.deploy.artefact.pt2_archive import safe_archive
 from vitrail.deploy.int8.dynamic import with_dynamic_int8
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import open_regular
+from vitrail.files import open_regular, read_bytes
 from vitrail.hardware import CAP, bf16_works, room_for_signals
 
 _TYPES = {"tensor(uint8)": "uint8", "tensor(float)": "float32", "u8": "uint8", "f32": "float32"}
@@ -60,7 +60,7 @@ class OnnxEngine(Engine):
         options.log_severity_level = 3  # errors alone
         if threads is not None:
             options.intra_op_num_threads = threads
-        data = path.read_bytes()
+        data = read_artefact(path)
         found = check_onnx(data, path)
         for name in (path.name, *found.beside):
             check_file(path.with_name(name), data=data if name == path.name else None)
@@ -97,7 +97,7 @@ class OpenVINOEngine(Engine):
         if not bf16_works():
             os.environ.setdefault(*CAP)  # before OpenVINO's own oneDNN reads it: its int8 kernels die as torch's bf16
         openvino = needs("openvino")
-        core, data = openvino.Core(), path.read_bytes()
+        core, data = openvino.Core(), read_artefact(path)
         card = check_openvino(data, path)
         check_file(path, data=data)
         check_file(path.with_suffix(".bin"))
@@ -129,6 +129,14 @@ class OpenVINOEngine(Engine):
         request = self.compiled.create_infer_request()  # one for each call: requests are not safe with threads
         found = request.infer({0: images})
         return {name: np.array(found[index]) for index, name in enumerate(self.names)}
+
+
+def read_artefact(path: Path) -> bytes:
+    """The bytes of an .onnx or .xml; CheckpointError where it is not a regular file, or larger than one can be."""
+    try:
+        return read_bytes(path, LIMIT)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _ends_of_program(program: torch.export.ExportedProgram) -> tuple[list[End], list[End]]:

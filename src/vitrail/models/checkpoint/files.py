@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.checksums import check_file
 from vitrail.errors import CheckpointError
-from vitrail.models.checkpoint.headers import check_pickle, check_plain, read_header
+from vitrail.models.checkpoint.headers import check_pickle, check_tensors, read_header
 from vitrail.models.checkpoint.unwrap import KEYS, take_out, without_wrappers
 from vitrail.strict_json import read_json
 from vitrail.suggest import suggest_path
@@ -117,8 +117,7 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
         ) from error
     tensors = take_out(content)
     try:
-        for name, tensor in tensors.items():
-            check_plain(name, tensor)
+        check_tensors(tensors, file.stat().st_size)
     except ValueError as error:
         raise CheckpointError(f"{file} is not a file of plain tensors: {error}") from error
     if not tensors:

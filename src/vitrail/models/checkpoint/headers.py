@@ -1,12 +1,15 @@
 """What weight files say of themselves, without reading their tensors: names, types and shapes."""
 
 import hashlib
+import io
 import math
+import pickletools
 import struct
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ MAX_HEADER = 16 * 2**20  # bytes
 MAX_TENSORS = 100_000
 _MAX_AXES = 16
 _CHUNK = 1 << 22  # bytes
+_LEGACY = 5  # pickles, one after the other, in a file of torch.save before version 1.6
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64,
@@ -102,18 +106,49 @@ def _without_memory(about: dict[str, Any]) -> Tensor:
 
 
 def check_pickle(file: Path) -> None:
-    """CheckpointError for an archive of torch.save that unpacks to more than the file."""
-    if not zipfile.is_zipfile(file):
-        return
+    """CheckpointError for anything but a regular file that `check_archive` finds nothing wrong with."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            parts = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
-    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-        raise CheckpointError(f"{file} is compressed, which torch.save never does, and is not opened")
-    if sum(part.file_size for part in parts) > file.stat().st_size or len(parts) > 2 * MAX_TENSORS:
-        raise CheckpointError(f"{file} would unpack to more than its own size, and is not opened")
+        with open_regular(file) as opened:
+            check_archive(opened)
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise CheckpointError(f"{file} is damaged or not a file of torch.save, and is not opened: {error}") from error
+
+
+def check_archive(opened: IO[bytes]) -> None:
+    """ValueError for what `torch.save` never writes: something that takes more memory than the file has bytes."""
+    size = opened.seek(0, 2)
+    if not zipfile.is_zipfile(opened):
+        opened.seek(0)
+        for _ in range(_LEGACY):
+            _check_opcodes(opened)
+        return
+    with zipfile.ZipFile(opened) as archive:
+        parts = archive.infolist()
+        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+            raise ValueError("it is compressed")
+        if sum(part.file_size for part in parts) > size or len(parts) > 2 * MAX_TENSORS:
+            raise ValueError("its members have more bytes than the file")
+        for part in parts:
+            if part.filename.endswith(".pkl"):
+                _check_opcodes(io.BytesIO(archive.read(part)))
+
+
+def _check_opcodes(pickle: IO[bytes]) -> None:
+    """ValueError for a call of `bytearray`, which torch allows: it allocates as many bytes as the pickle says."""
+    for opcode, argument, _ in pickletools.genops(pickle):
+        if opcode.name.endswith("GLOBAL") and str(argument).endswith(" bytearray"):
+            raise ValueError("it has a bytearray")
+
+
+def check_tensors(tensors: Mapping[str, Tensor], size: int) -> None:
+    """ValueError for tensors that are not plain, or that have more memory than the `size` bytes of their file."""
+    for name, tensor in tensors.items():
+        check_plain(name, tensor)
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (one.untyped_storage() for one in tensors.values())}
+    if (total := sum(storages.values())) > size:
+        raise ValueError(f"its tensors have {total:,} bytes, and the file {size:,}")
 
 
 def check_plain(name: str, tensor: Tensor) -> None:
