@@ -210,3 +210,13 @@ def test_names_that_no_file_can_have_are_no_files(tmp_path):
     (tmp_path / "a").write_text("")
     assert files.is_file(tmp_path / "a")
     assert not any(files.is_file(tmp_path / name) for name in ("b", "", "x" * 5000, "a\0b", "a/b"))
+
+
+def test_a_temporary_folder_of_a_killed_writer_is_swept(tmp_path: Path) -> None:
+    left = tmp_path / ".model.abcd1234.vitrail-new"
+    left.mkdir()
+    (left / "model.onnx").write_text("large")
+    with files.temporary_folder(tmp_path / "model") as folder:
+        (folder / "model.onnx").write_text("new")
+        assert [item.name for item in tmp_path.iterdir()] == [folder.name]
+    assert not list(tmp_path.iterdir())

@@ -154,7 +154,8 @@ def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path
         raise WriteError(f"cannot write {file}: it is a folder; choose another path")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(file) as new:
+        with temporary_folder(file) as folder:
+            new = folder / file.name
             write(new)
             _sync(new)
             new.chmod(0o666 & ~_umask())
@@ -171,10 +172,10 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _temporary(file: Path) -> Iterator[Path]:
-    """A path for a new file, in a folder of its own beside `file`: writers may leave temporary files there, too.
+def temporary_folder(file: Path) -> Iterator[Path]:
+    """A new folder beside `file`, in which it is made: writers may leave temporary files there, too.
 
-    The folder is locked until the block ends, and removed then.
+    The folder is locked until the block ends, and removed then; where its writer is killed, the next one removes it.
     """
     _sweep(file.parent)
     folder, handle = _new(file)
@@ -182,7 +183,7 @@ def _temporary(file: Path) -> Iterator[Path]:
         os.close(handle)
         folder, handle = _new(file)
     try:
-        yield folder / file.name
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # on a disk that fails, the error that came first counts
         os.close(handle)

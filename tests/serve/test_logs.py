@@ -52,6 +52,15 @@ def test_text_that_is_not_valid_unicode(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 100) == b"\\udcff\n"
 
 
+def test_a_message_that_does_not_fit_its_arguments(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with os.fdopen(os.dup(pipe[1]), "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with background_logs():
+            record = logging.makeLogRecord({"msg": "%d pictures", "args": ("no number",)})
+            logging.getLogger().handlers[-1].handle(record)  # alone: pytest's own handlers raise
+    assert take_dropped() == 1
+
+
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full to write to")

@@ -17,7 +17,7 @@ MAX_PIXELS = 100_000_000  # per image: 300 MB decoded; more is a mistake or an a
 MAX_SCANS = 100  # of a JPEG: progressive ones have about ten, and each scan is a pass over all pixels
 MAX_SEGMENTS = 10_000  # of a JPEG
 _MAX_HEADER, _MAX_COMMENTS, _PLAIN_BYTES = 1 << 16, 1000, 16  # of a PPM; bytes per number written out in digits
-_TILE_WIDTH, _TILE_LENGTH, _SAMPLES = 322, 323, 277  # tags of TIFF
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
 _NAMES = {"WEBP": "WebP"}
 
 # In the data of a scan, FF 00 is a byte FF, and FF D0 to FF D7 are restarts. Anything else is a marker.
@@ -53,8 +53,8 @@ def check_image(image: Image.Image, name: str, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
         raise too_large(name, f"{image.width:,} x {image.height:,}", max_pixels)
     tags = getattr(image, "tag_v2", {})
-    width, length, samples = (tags.get(tag, 1) for tag in (_TILE_WIDTH, _TILE_LENGTH, _SAMPLES))
-    if not all(isinstance(value, int) for value in (width, length, samples)):
+    width, length = (tags.get(tag, 1) for tag in (_TILE_WIDTH, _TILE_LENGTH))
+    if not all(isinstance(value, int) for value in (width, length)):
         raise BrokenImage(f"{name} cannot be decoded: the size of its tiles is damaged")
     if width * length > max_pixels:
         raise too_large(name, f"tiles of {width:,} x {length:,}", max_pixels)

@@ -123,8 +123,13 @@ class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one line."""
         error = record.exc_info[1] if record.exc_info else None
-        fields = {} if error is None else {"error": repr(error)}
-        log(_LEVELS.get(record.levelno, "error"), record.getMessage().strip(), logger=record.name, **fields)
+        try:
+            fields = {} if error is None else {"error": repr(error)}
+            text = record.getMessage().strip()
+        except Exception:  # a message with other arguments than its format says
+            _dropped.add(1)
+        else:
+            log(_LEVELS.get(record.levelno, "error"), text, logger=record.name, **fields)
 
 
 @contextlib.contextmanager

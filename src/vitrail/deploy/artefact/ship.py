@@ -1,7 +1,6 @@
 """From a trained model to a folder of artefacts with a certificate: `vitrail export`."""
 
 import copy
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from vitrail.deploy.artefact.opening import CERTIFICATE, open_engine
 from vitrail.deploy.artefact.pixels import LEAST_STEPS
 from vitrail.deploy.int8.quantise import QuantiseConfig, Quantised, quantise
 from vitrail.errors import ConfigError, Unsupported, nearest
+from vitrail.files import temporary_folder
 from vitrail.report import Report, Section, Text
 from vitrail.runs.trained import TrainedModel
 
@@ -84,8 +84,7 @@ def ship(
     trained = _on_cpu(trained)
     reference = TorchEngine(trained)
     card = Card.of(trained, licence=licence)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
-        work = Path(folder)
+    with temporary_folder(out / "model") as work:
         made, refused, quantised = _make(reference, card, calibration, work, config)
         engines: dict[str, Engine] = {path.name: open_engine(path) for path in made}
         certificate = certify(reference, engines, images, config.certify)
