@@ -10,6 +10,7 @@ from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
 from vitrail.data.sources.embedded import NAMES, read_embedded
 from vitrail.data.sources.folder import Scan, read_folder, scan
 from vitrail.data.sources.positions import read_positions, read_positions_file
+from vitrail.data.sources.rendered import NAME, is_scenes, read_scenes
 from vitrail.data.sources.shards import find_shards, read_shards
 from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.data.sources.table import Wanted, read_table
@@ -28,10 +29,11 @@ def open_data(
 ) -> Splits:  # fmt: skip
     """Train, val and test of a source, ready for training; DataError if no model could learn from it.
 
-    A source is "demo", a known name such as "cifar10" ("cifar10:folder" if its files are in that folder), a folder of
-    class folders or of unlabelled images, of boxes (COCO, Pascal VOC, YOLO), masks or depth maps, a CSV or JSONL table,
-    .npy, .npz or idx arrays, CIFAR's pickles, or WebDataset shards. `val` is another source, or the share of train to
-    validate on. `wanted` names the table columns that hold the target, and the kinds of target that a task can use.
+    A source is "demo", "scenes" (rendered), a known name such as "cifar10" ("cifar10:folder" if its files are in that
+    folder), a folder of class folders or of unlabelled images, of boxes (COCO, Pascal VOC, YOLO), masks or depth maps,
+    a CSV or JSONL table, .npy, .npz or idx arrays, CIFAR's pickles, or WebDataset shards. `val` is another source, or
+    the share of train to validate on. `wanted` names the table columns that hold the target, and the kinds of target
+    that a task can use.
     """
     return check(survey(source, val=val, seed=seed, wanted=wanted, progress=progress))
 
@@ -68,6 +70,8 @@ def find(source: str | Path, *, wanted: Wanted = ANY, progress: Progress | None 
         raise DataError(f"{text} is not a table, so it has no column {wanted.columns[0]!r}; leave out --label")
     if text in NAMES:
         return read_embedded()
+    if is_scenes(text):
+        return read_scenes(text, wanted)
     if text in KNOWN:
         return read_known(text, progress=progress)
     name, colon, folder = text.partition(":")
@@ -81,7 +85,7 @@ def find(source: str | Path, *, wanted: Wanted = ANY, progress: Progress | None 
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        names = [*NAMES, *KNOWN]
+        names = [*NAMES, NAME, *KNOWN]
         allowed = f"expected a folder of images, a table, arrays, shards, or one of {', '.join(sorted(names))}"
         raise DataError(f"{path} does not exist; {suggest_path(path, fits=_may_be_data, names=names) or allowed}")
     return path

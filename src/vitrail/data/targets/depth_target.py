@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.decode import MAX_PIXELS, decode_values
+from vitrail.data.render.numbered import truth_of
 from vitrail.data.targets.drawing import draw_depth
 from vitrail.data.targets.exr_file import read_exr
 from vitrail.data.targets.mask_target import in_threads, pixel_paths
@@ -58,6 +59,8 @@ class DepthTarget(Target, kind="depth"):
         """A reference L -> distances H W float32, 0 for unknown."""
         if (path := path_of(value, _SCALE.size)) is None:
             return torch.zeros(1, 1)
+        if (rendered := truth_of(path)) is not None:
+            return torch.from_numpy(rendered.depth.copy())
         return torch.from_numpy(read_depth(path, *_SCALE.unpack(head_of(value, _SCALE.size))))
 
     def unknown(self, like: Tensor) -> Tensor:

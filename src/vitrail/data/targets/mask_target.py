@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.decode import decode_values
+from vitrail.data.render.numbered import truth_of
 from vitrail.data.targets.class_names import notes_on_similar, unknown_classes_error
 from vitrail.data.targets.drawing import draw_classes
 from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
@@ -71,7 +72,8 @@ class MaskTarget(Target, kind="mask"):
         """A reference L -> class numbers H W uint8."""
         if (path := path_of(value, _LEVELS)) is None:
             return torch.full((1, 1), IGNORE, dtype=torch.uint8)
-        return torch.from_numpy(np.frombuffer(head_of(value, _LEVELS), np.uint8)[read_mask(path)])
+        numbers = read_mask(path) if (rendered := truth_of(path)) is None else rendered.mask
+        return torch.from_numpy(np.frombuffer(head_of(value, _LEVELS), np.uint8)[numbers])
 
     def unknown(self, like: Tensor) -> Tensor:
         """A reference to no file."""
