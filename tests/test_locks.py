@@ -84,6 +84,17 @@ def test_a_file_system_without_locks_is_named_and_the_block_runs(
     assert (tmp_path / "file.json").exists()
 
 
+def test_a_disk_that_fails_is_an_error_and_not_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(locks, "lock", fails)
+    with pytest.raises(WriteError, match="Input/output"):
+        locked(tmp_path / ".lock", what="a run").__enter__()
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="lock"):
         locked(tmp_path / "missing" / ".lock", what="a run").__enter__()

@@ -19,6 +19,7 @@ from vitrail.files import lock
 from vitrail.strict_json import to_json
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)  # by the file system
 _PATIENCE = 2.0  # seconds of waiting before a notice
 _HOLDER = 4096  # bytes of a lock file that are read
 
@@ -51,23 +52,25 @@ def locked(file: Path, *, what: str, wait: bool = False) -> Iterator[None]:
 
 def _acquire(file: Path, what: str, *, wait: bool) -> int | None:
     """The descriptor that holds the lock; None where the file system has no locks."""
-    told, patience = False, time.monotonic() + _PATIENCE
+    notified, patience = False, time.monotonic() + _PATIENCE
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            lock(handle, wait=told)
+            lock(handle, wait=notified)
         except OSError as error:
-            holder = _holder(handle) if error.errno in _TAKEN else None
+            holder = _holder(handle) if error.errno in _TAKEN else ""
             os.close(handle)
-            if holder is None:
+            if error.errno in _UNSUPPORTED:
                 return None
+            if not holder:
+                raise
             if not wait:
                 raise BusyError(f"{what} is in use by {holder}; wait until it ends, or stop it") from error
             if time.monotonic() < patience:
                 time.sleep(0.02)
                 continue
             warnings.warn(f"waits for {holder}, which is writing {what}", Notice, stacklevel=5)
-            told = True
+            notified = True
             continue
         except BaseException:  # Ctrl-C during the wait
             os.close(handle)
