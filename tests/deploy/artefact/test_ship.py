@@ -12,7 +12,8 @@ from vitrail.deploy.artefact.certificate import CertifyConfig, Tolerance
 from vitrail.deploy.artefact.ship import ShipConfig, Shipped, ship
 from vitrail.deploy.int8 import quantise
 from vitrail.deploy.int8.quantise import QuantiseConfig
-from vitrail.errors import ConfigError
+from vitrail.errors import BusyError, ConfigError
+from vitrail.locks import locked
 from vitrail.report import Report
 
 
@@ -48,6 +49,12 @@ def test_the_refusal_is_one_sentence():
     refused = {"model.int8.onnx": "too far", "model.int8.xml": "too far", "model.pt2": "not finite"}
     found = Shipped(files=(), refused=refused, report=Report("x", ()))
     assert found.refusal == "3 not written; model.int8.onnx, model.int8.xml: too far; model.pt2: not finite"
+
+
+def test_a_folder_has_one_export_at_a_time(model, tmp_path):
+    with locked(tmp_path / ".export.lock", what="the other"), pytest.raises(BusyError, match="export"):
+        ship(model, photos(4), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("exported")

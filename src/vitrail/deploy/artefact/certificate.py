@@ -24,6 +24,7 @@ from vitrail.deploy.artefact.trial import KEY as TRIAL
 from vitrail.deploy.artefact.trial import Trial, trial_of
 from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import DataError
+from vitrail.files import write_atomically
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 from vitrail.strict_json import to_json
 
@@ -122,7 +123,8 @@ class Certificate:
         report.to_html(folder / "certificate.html")
         text = report.to_json().rstrip().removesuffix("}").rstrip()  # the trials follow its last key, a line each
         trials = ",\n".join(f"    {to_json(name)}: {to_json(numbers)}" for name, numbers in self.trials.items())
-        (folder / CERTIFICATE).write_text(f'{text},\n  "{TRIAL}": {{\n{trials}\n  }}\n}}\n', encoding="utf-8")
+        whole = f'{text},\n  "{TRIAL}": {{\n{trials}\n  }}\n}}\n'
+        write_atomically(folder / CERTIFICATE, lambda new: new.write_text(whole, encoding="utf-8"))
         return report
 
 

@@ -20,6 +20,7 @@ from vitrail.deploy.artefact.pixels import LEAST_STEPS
 from vitrail.deploy.int8.quantise import QuantiseConfig, Quantised, quantise
 from vitrail.errors import ConfigError, Unsupported, nearest
 from vitrail.files import temporary_folder
+from vitrail.locks import locked
 from vitrail.report import Report, Section, Text
 from vitrail.runs.trained import TrainedModel
 
@@ -84,7 +85,7 @@ def ship(
     trained = _on_cpu(trained)
     reference = TorchEngine(trained)
     card = Card.of(trained, licence=licence)
-    with temporary_folder(out / "model") as work:
+    with locked(out / ".export.lock", what=f"the export to {out}"), temporary_folder(out / "model") as work:
         made, refused, quantised = _make(reference, card, calibration, work, config)
         engines: dict[str, Engine] = {path.name: open_engine(path) for path in made}
         certificate = certify(reference, engines, images, config.certify)
@@ -95,10 +96,10 @@ def ship(
         known = read_checksums(out)
         forget_checksums(out)
         files = tuple(_moved(path, out) for path in passed)
-    more = _more(quantised, refused, forced=_forced(certificate, passed))
-    report = certificate.write(out, (Text("Image sizes", _sizes(reference)), *more))
-    names = [file.name for path in files for file in files_of(path)]
-    write_checksums(out, [*names, CERTIFICATE], kept=known)
+        more = _more(quantised, refused, forced=_forced(certificate, passed))
+        report = certificate.write(out, (Text("Image sizes", _sizes(reference)), *more))
+        names = [file.name for path in files for file in files_of(path)]
+        write_checksums(out, [*names, CERTIFICATE], kept=known)
     return Shipped(files=files, refused=refused, report=report)
 
 
