@@ -54,6 +54,12 @@ def test_an_operator_in_a_graph_of_an_attribute_is_seen(proto, tmp_path):
     refused(proto, tmp_path, "mine")
 
 
+def test_loops_are_refused(proto, tmp_path):
+    body = onnx.helper.make_graph([], "body", [], [])
+    proto.graph.node.append(onnx.helper.make_node("Loop", ["", "c"], ["z"], body=body))
+    refused(proto, tmp_path, "loop")
+
+
 def test_a_field_that_only_a_runtime_would_see_is_refused(proto, tmp_path):
     hidden = onnx.helper.make_graph([onnx.helper.make_node("Run", [], ["y"], domain="mine")], "hidden", [], [])
     data = hidden.SerializeToString()

@@ -40,6 +40,7 @@ def test_what_vitrail_writes_is_read(shipped):
         ('offset="0"', 'offset="99999999999"', "after the end"),
         ('offset="0"', 'offset="-8"', "whole numbers"),
         ('size="128"', 'size="many"', "whole numbers"),
+        ('type="Const"', 'type="Loop"', "loop"),
         ('offset="0"', 'offset="1_0"', "whole numbers"),
         ('shape="1, 32"', 'shape="1, -32"', "shape"),
         ("<net ", "<a>" * 500 + "<net ", "begins|deep"),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from vitrail.errors import CheckpointError
 
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # of operators that ONNX Runtime has built in
+_LOOPS = ("Loop", "Scan")  # may run without end; models of vitrail have none
 _DEEPEST = 8  # graphs within graphs
 LIMIT = 2**31 - 1  # bytes: more cannot be in a protocol buffer, and weights are in a file beside it
 
@@ -130,6 +131,8 @@ def _check_node(message: memoryview, folder: Path, found: Summary, depth: int) -
     for one in fields(message):
         if one.number == 7:
             _check_domain(_text(one.data))
+        elif one.number == 4 and _text(one.data) in _LOOPS:
+            raise ValueError("it has a loop, which may run without end")
         elif one.number == 5:
             for part in fields(one.data):
                 if part.number in (5, 10):
