@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.annotated import depth
 
-from vitrail.data.feeds.packing import pack
+from vitrail.data.feeds.packing import pack, pack_path
 from vitrail.data.feeds.streamed import Streamed, StreamedBatches
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.render.renderer import CLASSES
@@ -57,6 +57,12 @@ def test_the_splits_have_different_scenes_and_the_same_seed_the_same_ones():
     assert not torch.equal(found.train.read(0), RenderedScenes(3, size=(16, 16), seed=1).read(0))
     prints = {part.fingerprint for part in (found.train, found.val, found.test, find("scenes:4:16").train)}
     assert len(prints) == 4
+
+
+def test_sets_of_other_numbers_or_sizes_have_packs_of_their_own():
+    fit = Preprocess(image_size=(16, 16))
+    parts = (find(text).train for text in ("scenes:3:16", "scenes:4:16", "scenes:3:24"))
+    assert len({pack_path(part, fit) for part in parts}) == 3
 
 
 def test_all_targets_fit_the_image():

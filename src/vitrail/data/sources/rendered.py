@@ -53,8 +53,9 @@ class RenderedScenes(Dataset):
         return torch.from_numpy(render_image(number.scene, number.size)).permute(2, 0, 1).contiguous()
 
     def where(self, index: int) -> str:
-        """The name of a sample in messages."""
-        return f"{self.name}[{index}]"
+        """The name of a sample in messages; number and size are part of it, so that each set has a pack of its own."""
+        number = self.number(index)
+        return f"{self.name} {number.height}x{number.width}, {number.index} of {self.count}"
 
     @property
     def fingerprint(self) -> str:
