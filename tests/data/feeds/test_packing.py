@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import resource
 import shutil
 import subprocess
@@ -429,7 +430,7 @@ def test_without_locks_all_may_go_on(tmp_path, monkeypatch):
     import fcntl
 
     def refuse(*_):
-        raise OSError("no locks here")
+        raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert len(packed(Pictures(noise(3)), tmp_path)) == 3
