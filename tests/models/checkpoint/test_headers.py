@@ -142,6 +142,19 @@ def test_archives_of_torch_are_checked_and_read(tmp_path, zipped):
     assert torch.equal(files.read(tmp_path / "a.pth").tensors["b"], shared[2:])
 
 
+def test_an_archive_has_one_list_of_members(tmp_path):
+    torch.save({"a": torch.zeros(3)}, tmp_path / "model.pth")
+    data = (tmp_path / "model.pth").read_bytes()
+    with zipfile.ZipFile(tmp_path / "copy.pth", "w") as copy, zipfile.ZipFile(tmp_path / "model.pth") as old:
+        for name in old.namelist():
+            copy.writestr(name, old.read(name))
+    check_pickle(tmp_path / "copy.pth")  # of 32 bits
+    for wrong in (b"before" + data, data[:-2] + b"\5\0after"):
+        (tmp_path / "model.pth").write_bytes(wrong)
+        with pytest.raises(CheckpointError, match="members"):
+            check_pickle(tmp_path / "model.pth")
+
+
 @pytest.mark.parametrize("name", ["model.pth", "model.safetensors"])
 def test_a_named_pipe_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)

@@ -22,6 +22,7 @@ MAX_HEADER = 16 * 2**20  # bytes
 MAX_TENSORS = 100_000
 _MAX_AXES = 16
 _CHUNK = 1 << 22  # bytes
+_PICKLES = 64 * 2**20  # bytes before the tensors of a file that is not an archive
 _LEGACY = 5  # pickles, one after the other, in a file of torch.save before version 1.6
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -112,8 +113,8 @@ def check_pickle(file: Path) -> None:
             check_archive(opened)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise CheckpointError(f"{file} is damaged or not a file of torch.save, and is not opened: {error}") from error
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{file} cannot be read safely: damaged, or not a file of torch.save: {error}") from error
 
 
 def check_archive(opened: IO[bytes]) -> None:
@@ -121,21 +122,34 @@ def check_archive(opened: IO[bytes]) -> None:
     size = opened.seek(0, 2)
     if not zipfile.is_zipfile(opened):
         opened.seek(0)
+        pickles = io.BytesIO(opened.read(_PICKLES))
         for _ in range(_LEGACY):
-            _check_opcodes(opened)
+            _check_opcodes(pickles)
         return
     with zipfile.ZipFile(opened) as archive:
+        _check_directory(opened, size, archive.start_dir)
         parts = archive.infolist()
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
             raise ValueError("it is compressed")
         if sum(part.file_size for part in parts) > size or len(parts) > 2 * MAX_TENSORS:
             raise ValueError("its members have more bytes than the file")
         for part in parts:
-            if part.filename.endswith(".pkl"):
+            if part.filename.lower().endswith(".pkl"):
                 _check_opcodes(io.BytesIO(archive.read(part)))
 
 
-def _check_opcodes(pickle: IO[bytes]) -> None:
+def _check_directory(opened: IO[bytes], size: int, start: int) -> None:
+    """ValueError where torch would not find the list of members at `start`, as Python does."""
+    opened.seek(max(0, size - 98))
+    tail = opened.read().rjust(98, b"\0")  # zip64 record (56 bytes), its locator (20), end of the archive (22)
+    wide = tail[56:60] == b"PK\x06\x07"
+    named = int.from_bytes(tail[48:56] if wide else tail[92:96], "little")
+    record = int.from_bytes(tail[64:72], "little") if wide else size - 98
+    if tail[76:80] != b"PK\x05\x06" or named != start or record != size - 98:
+        raise ValueError("its list of members is not at its end")
+
+
+def _check_opcodes(pickle: io.BytesIO) -> None:
     """ValueError for a call of `bytearray`, which torch allows: it allocates as many bytes as the pickle says."""
     for opcode, argument, _ in pickletools.genops(pickle):
         if opcode.name.endswith("GLOBAL") and str(argument).endswith(" bytearray"):
