@@ -1,10 +1,15 @@
 """Decoding in processes: a hostile picture costs itself alone, requests take turns, and pixels stay the same."""
 
 import asyncio
+import contextlib
 import functools
 import io
+import json
 import os
 import signal
+import socket
+import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,6 +209,78 @@ def test_a_decoder_that_stops_answering_is_killed() -> None:
     os.kill(crashed.pid, signal.SIGKILL)
     with pytest.raises(BrokenImage, match="crashes"):
         crashed.decode(File("x", picture()), never)
+
+
+def answered(send: Callable[[socket.socket], None], **changes: Any) -> None:
+    """Decodes with a decoder that sends something else than an answer of its own; it must be gone afterwards."""
+    decoder = Decoder(ServeConfig(**changes))
+    os.kill(decoder.pid, signal.SIGSTOP)
+    decoder._channel.close()
+    decoder._channel, theirs = socket.socketpair()
+    thread = threading.Thread(target=send, args=(theirs,))
+    thread.start()
+    try:
+        decoder.decode(File("x", picture()), never)
+    finally:
+        gone = decoder.pid == 0
+        decoder.end(kill=True)
+        thread.join()
+        theirs.close()
+        assert gone
+
+
+def message(text: str) -> bytes:
+    return struct.pack(">I", len(text.encode())) + text.encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">I", 2**32 - 1),
+        struct.pack(">I", (64 << 10) + 1) + b"[",
+        *map(
+            message,
+            (
+                "[" * 50_000,
+                '{"a":' * 10_000,
+                "",
+                "[]",
+                "{}",
+                "3",
+                '{"shape": 1',
+                '{"error": {}}',
+                '{"error": "\\ud800"}',
+                '{"error": "a", "shape": [1, 1, 1]}',
+                '{"shape": null}',
+                '{"shape": [1, 1]}',
+                '{"shape": [1, 1, 1, 1]}',
+                '{"shape": [2, 1, 1]}',
+                '{"shape": [1, -1, -1]}',
+                '{"shape": [1, 0, 5]}',
+                '{"shape": [true, 1, 1]}',
+                '{"shape": [1, 1.0, 1]}',
+                '{"shape": [1, "1", 1]}',
+                '{"shape": [1, 101, 100]}',
+                '{"shape": [3, 1e400, 1]}',
+                '{"shape": [1, %s, 1]}' % (5000 * "1"),
+            ),
+        ),
+    ],
+)
+def test_a_decoder_that_sends_anything_but_an_answer_is_killed(data: bytes) -> None:
+    with pytest.raises(decoding._Died, match="valid"):
+        answered(lambda channel: channel.sendall(data), max_pixels=10_000)
+
+
+def test_a_decoder_that_sends_its_answer_slowly_is_killed() -> None:
+    def send_slowly(channel: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # until the other end is closed
+            for byte in message(json.dumps({"error": 400 * "a"})):
+                channel.sendall(bytes([byte]))
+                time.sleep(0.01)
+
+    with pytest.raises(BrokenImage, match="within"):
+        answered(send_slowly, timeout=0.1)
 
 
 def test_decoders_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ kills its decoders, when its control socket closes: also when the worker was kil
 
 Why not a pool from a library: those of Pebble, loky and concurrent.futures start an interpreter for each process that
 they replace, or import the main module of the parent into it; they know no limit on memory; and they pickle results,
-which would let a decoder that was taken over run code in the worker. Here, JSON and pixels are all that comes back.
+which would let a decoder that was taken over run code in the worker. Here, JSON and pixels are all that comes back, and
+the worker checks the size of the one and the shape of the other.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ from vitrail.errors import BrokenImage
 CHANNELS = 3  # at most
 _PLUGINS = ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP")  # of Pillow, which it loads when they are needed
 _LENGTH = struct.Struct(">I")
+_MAX_MESSAGE = 64 << 10  # bytes
 _PR_SET_PDEATHSIG = 1
 _LARGE = 4 << 20  # pixels after which free memory is returned to the system
 _PATIENCE = 0.1  # seconds that a dying decoder has to say what it died of
@@ -48,17 +50,32 @@ def send_message(
         channel.sendall(payload)
 
 
-def receive_message(channel: socket.socket) -> dict[str, Any]:
-    """The next message; EOFError at the end."""
-    message: dict[str, Any] = json.loads(receive_bytes(channel, _LENGTH.unpack(receive_bytes(channel, 4))[0]))
+def receive_message(channel: socket.socket, *, until: float | None = None) -> dict[str, Any]:
+    """The next message; EOFError at the end, ValueError where it is too long or not a JSON object.
+
+    TimeoutError where it is not complete at a time of the monotonic clock, however slowly its bytes come.
+    """
+    size = _LENGTH.unpack(receive_bytes(channel, _LENGTH.size, until=until))[0]
+    if size > _MAX_MESSAGE:
+        raise ValueError(f"a message of {size:,} bytes; at most {_MAX_MESSAGE:,} are allowed")
+    try:
+        message = json.loads(receive_bytes(channel, size, until=until))
+    except RecursionError:
+        raise ValueError("a message that is nested too deeply") from None
+    if not isinstance(message, dict):
+        raise ValueError("a message that is not a JSON object")
     return message
 
 
-def receive_bytes(channel: socket.socket, count: int) -> bytearray:
+def receive_bytes(channel: socket.socket, count: int, *, until: float | None = None) -> bytearray:
     """Exactly so many bytes; EOFError when they do not come."""
     data = bytearray(count)
     view, filled = memoryview(data), 0
     while filled < count:
+        if until is not None:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
         if not (size := channel.recv_into(view[filled:])):
             raise EOFError
         filled += size

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import mmap
 import os
 import select
@@ -48,7 +49,7 @@ class _Abandoned(Exception):
 
 
 class _Died(BrokenImage):
-    """The decoder ended before its answer, for whatever reason."""
+    """The decoder ended before its answer, for whatever reason, or its answer is not one."""
 
 
 class ForkServer:
@@ -120,7 +121,6 @@ class Decoder:
         self._fork_server, self._config, self._used = fork_server(os.getpid()), config, 0
         self.demoted = False  # it cannot get its priority back: another takes its place after this picture
         self._channel, theirs = socket.socketpair()
-        self._channel.settimeout(config.timeout)
         limits = {"max_pixels": config.max_pixels, "max_bytes": config.decoder_bytes, "formats": FORMATS}
         with theirs, _memory_file(size) as memory:
             self._memory = mmap.mmap(memory, size)
@@ -132,10 +132,13 @@ class Decoder:
         While it takes long, `give_up` is asked again and again, with the processor time so far: what it returns is
         raised. A decoder that raised anything but BrokenImage has ended, and so has one with `pid` 0.
         """
+        until = time.monotonic() + self._config.timeout
         try:
+            self._channel.settimeout(self._config.timeout)
             send_message(self._channel, {"name": file.name, "bytes": len(file.data)}, file.data)
-            self._wait(give_up)
-            answer = receive_message(self._channel)
+            self._wait(give_up, until)
+            answer = receive_message(self._channel, until=until)
+            shape = _checked_shape(answer, self._config.max_pixels)
         except TimeoutError:
             self.end(kill=True)
             raise BrokenImage(f"{file.name} cannot be decoded within {self._config.timeout:g} s") from None
@@ -144,14 +147,16 @@ class Decoder:
                 seconds = self._config.decode_seconds
                 raise BrokenImage(f"{file.name} cannot be decoded within {seconds:g} s of processor time") from None
             raise _Died(f"{file.name} cannot be decoded: it crashes the decoder") from None
+        except ValueError:  # whatever it says, it is not to be trusted any more
+            self.end(kill=True)
+            raise _Died(f"{file.name} cannot be decoded: the answer of the decoder is not valid") from None
         except BaseException:
             self.end(kill=True)
             raise
-        if "error" in answer:
+        if shape is None:
             raise BrokenImage(answer["error"])
-        channels, height, width = (int(side) for side in answer["shape"])
-        self._used = channels * height * width
-        return torch.frombuffer(self._memory, dtype=torch.uint8, count=self._used).view(channels, height, width)
+        self._used = math.prod(shape)
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=self._used).view(shape)
 
     def release(self) -> None:
         """Returns the memory of the last picture to the system, if it was large."""
@@ -166,11 +171,11 @@ class Decoder:
         pid, self.pid = self.pid, 0
         return self._fork_server.end(pid, kill=kill) if pid else 0
 
-    def _wait(self, give_up: Callable[[float], Exception | None]) -> None:
-        """Waits for an answer."""
+    def _wait(self, give_up: Callable[[float], Exception | None], until: float) -> None:
+        """Waits for the beginning of an answer."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
-        until, before = time.monotonic() + self._config.timeout, _processor_time(self.pid)
+        before = _processor_time(self.pid)
         while not poll.poll(1000 * _TICK):
             seconds = _processor_time(self.pid) - before
             if (error := give_up(seconds)) is not None:
@@ -181,6 +186,19 @@ class Decoder:
                 self.demoted = True
             if time.monotonic() > until:
                 raise TimeoutError
+
+
+def _checked_shape(answer: dict[str, Any], max_pixels: int) -> tuple[int, int, int] | None:
+    """C H W of the pixels, None for an error; ValueError for what no decoder says that works as it should."""
+    match answer:
+        case {"error": str(text), **others} if not others:
+            text.encode()  # ValueError where it could not be sent on
+            return None
+        case {"shape": [channels, height, width], **others} if not others:
+            whole = {type(channels), type(height), type(width)} == {int}
+            if whole and channels in (1, CHANNELS) and min(height, width) > 0 and height * width <= max_pixels:
+                return channels, height, width
+    raise ValueError("neither an error nor a shape within the limits")
 
 
 @dataclass(eq=False)
