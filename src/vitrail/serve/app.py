@@ -75,7 +75,8 @@ class App:
         self._explainer = ExplainHandler(predictor)
         self._readiness = Readiness(predictor, slot)
         self._files = page_files(slot.served.outputs)
-        self._reloads: set[asyncio.Task[None]] = set()
+        self._reload_asked = False
+        self._reloading: asyncio.Task[None] | None = None
         self.routes: dict[str, dict[str, Handler]] = {
             "/predict": {"POST": lambda request: predictor.predict(request, slot.served)},
             "/explain": {"POST": lambda request: self._explainer.explain(request, slot.served)},
@@ -225,19 +226,20 @@ class App:
         return JSONResponse({"status": "reloading", "generation": self.slot.served.generation}, 202)
 
     def reload(self) -> None:
-        """Opens the model again beside the one in use, then swaps them."""
+        """Opens the model again beside the one in use, then swaps them; once more, if asked while it does so."""
+        self._reload_asked = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._swap())
 
-        async def swap() -> None:
-            done = await asyncio.to_thread(self.slot.reload)
+    async def _swap(self) -> None:
+        while self._reload_asked:
+            self._reload_asked = False
+            done = await self.slot.reload()
             self.metrics.add("reloads_total", "done" if done else "failed")
             if done:
                 log("info", "reloaded", generation=self.slot.served.generation, about=self.slot.served.engine.about)
             else:
                 log("error", "reload failed", error=self.slot.error)
-
-        task = asyncio.get_running_loop().create_task(swap())
-        self._reloads.add(task)  # a task without a reference may be garbage-collected
-        task.add_done_callback(self._reloads.discard)
 
     def _record(self, request: Request, response: Response, request_id: str, seconds: float) -> None:
         """Counts and logs a request, without file names or contents."""

@@ -4,9 +4,11 @@ Engines and explainers come from outside, so that the service depends neither on
 is explained.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -108,24 +110,55 @@ class ServedModel:
 Opener = Callable[[], ServedModel]  # picklable: every worker opens the model itself
 
 
-class ModelSlot:
-    """Holds the model in use; a request keeps the model that it began with."""
+_MAX_STUCK = 3  # reloads that did not end in time: each has a thread, and the memory of a model
 
-    def __init__(self, opener: Opener) -> None:
-        self._opener, self._lock = opener, threading.Lock()
+
+class ModelSlot:
+    """Holds the model in use; a request keeps the model that it began with.
+
+    A reload may take `max_seconds`. Then its thread is left alone, since no thread can be stopped from outside, and the
+    model that it may still open is dropped.
+    """
+
+    def __init__(self, opener: Opener, *, max_seconds: float = 300.0) -> None:
+        self._opener, self._max_seconds = opener, max_seconds
+        self._stuck: list[threading.Thread] = []
         self.error: str | None = None  # why the last reload failed
         self.served = self._open(1)
 
-    def reload(self) -> bool:
-        """Opens the model again, tries it on a picture and uses it; the old one stays in use when that fails."""
-        with self._lock:
-            try:
-                self.served = self._open(self.served.generation + 1)
-            except Exception as error:  # whatever a damaged file or an engine raises
-                self.error = str(error) or repr(error)
-                return False
-            self.error = None
-            return True
+    async def reload(self) -> bool:
+        """Opens the model again, tries it on a picture and uses it; the old one stays in use when that fails.
+
+        Whoever calls this waits for the end of one reload before the next.
+        """
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) >= _MAX_STUCK:
+            self.error = f"{len(self._stuck)} earlier reloads have not ended; restart the service"
+            return False
+        opened: Future[ServedModel | str] = Future()
+        opened.set_running_or_notify_cancel()  # from now on it cannot be cancelled: the thread may always set it
+        generation = self.served.generation + 1
+        # A daemon, and none of a pool: the end of the process waits for all others.
+        thread = threading.Thread(target=self._reopen, args=(generation, opened), name="reloading", daemon=True)
+        thread.start()
+        try:
+            async with asyncio.timeout(self._max_seconds):
+                found = await asyncio.wrap_future(opened)
+        except TimeoutError:
+            self._stuck.append(thread)
+            found = f"the model was not opened and tried within {self._max_seconds:g} s"
+        if isinstance(found, str):
+            self.error = found
+            return False
+        self.served, self.error = found, None
+        return True
+
+    def _reopen(self, generation: int, opened: "Future[ServedModel | str]") -> None:
+        try:
+            found: ServedModel | str = self._open(generation)
+        except BaseException as error:  # whatever a damaged file or an engine raises
+            found = str(error) or repr(error)
+        opened.set_result(found)
 
     def _open(self, generation: int) -> ServedModel:
         served = self._opener()
