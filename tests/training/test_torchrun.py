@@ -18,7 +18,11 @@ TRAIN = ["--model", "vit32_small", "--image-size", "16", "--set", "options.dim=3
 TRAIN += ["--set", "options.num_heads=2", "--set", "options.dropout=0", "--set", "options.attention.dropout=0"]
 TRAIN += ["--set", "schedule.warmup_epochs=0", "--epochs", "2", "--batch-size", "16"]
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-PLACES = [pytest.param("cpu", "fsdp", marks=pytest.mark.slow), pytest.param("cuda", "ddp", marks=two_gpus), pytest.param("cuda", "fsdp", marks=two_gpus)]
+PLACES = [
+    pytest.param("cpu", "fsdp", marks=pytest.mark.slow),
+    pytest.param("cuda", "ddp", marks=two_gpus),
+    pytest.param("cuda", "fsdp", marks=two_gpus),
+]
 
 
 @pytest.fixture
