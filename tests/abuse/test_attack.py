@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.abused.attack import Answer, Tally, attack, generate, requests
 from support.abused.service import Served, Siege, Watcher, faults, memory, quantile, tree
-from support.processes import started
+from support.processes import forked, started
 from support.small_service import send, service
 
 UPLOADS = 120
@@ -20,12 +20,9 @@ UPLOADS = 120
 def pipe() -> Any:
     """Requests of a seed, as they come from the process that makes them."""
     source, sink = multiprocessing.get_context("fork").Pipe(duplex=False)
-    maker = multiprocessing.get_context("fork").Process(target=generate, args=(sink, 3, UPLOADS, 0.0))
-    maker.start()
-    sink.close()
-    yield source
-    maker.kill()
-    maker.join()
+    with forked(generate, sink, 3, UPLOADS, 0.0):
+        sink.close()
+        yield source
 
 
 def test_a_service_outlives_an_attack(tmp_path: Path, pipe: Any) -> None:

@@ -325,7 +325,7 @@ def test_a_disk_that_takes_nothing(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(files.tempfile, "mkdtemp", refuse)
     told = refused(["train", str(photos), "--epochs", "1", "--out", str(tmp_path / "run"), *MODEL], capsys)
     assert "run" in told
     assert "Read-only file system" in told

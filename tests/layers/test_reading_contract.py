@@ -98,13 +98,15 @@ def drawn(case: Case, *, padded: bool = False, double: bool = False) -> tuple[nn
 
 
 def test_every_such_attention_has_a_case():
-    """Those that are found by themselves: layers of the package that are called with queries first."""
+    """Those that are found by themselves: layers of the package with queries and padding."""
     found = set()
     for info in pkgutil.iter_modules(attention.__path__):
         module = importlib.import_module(f"{attention.__name__}.{info.name}")
         for layer in vars(module).values():
             if inspect.isclass(layer) and issubclass(layer, nn.Module) and "forward" in vars(layer):
-                found |= {layer} if "queries" in inspect.signature(layer.forward).parameters else set()
+                found |= (
+                    {layer} if {"queries", "padding"} <= set(inspect.signature(layer.forward).parameters) else set()
+                )
     assert found == {type(case.make()) for case in CASES.values()}
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
+from support.processes import started
 from support.small_service import Service, send
 
 CLIENTS = 64  # two batches: one is computed while the next gathers
@@ -111,17 +111,12 @@ def running(model: str, *options: str) -> Iterator[Service]:
     """`vitrail serve` on a free port."""
     command = [sys.executable, "-m", "vitrail", "serve", model, "--port", "0", *options]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
+        with started(command, patience=60, stdout=subprocess.PIPE, stderr=log, text=True) as process:
             lines = [process.stdout.readline(), process.stdout.readline()]
             if not lines[1]:
                 log.seek(0)
                 sys.exit(log.read())
             yield Service(lines[1].split()[0], process, [])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            process.stdout.close()
 
 
 def metric(service: Service, name: str) -> float:

@@ -1,11 +1,13 @@
 """Processes that a test starts: they end with the block that started them, whatever happens in it."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,18 @@ def run(command: Command, *, timeout: float = 100.0, **options: Any) -> "subproc
     with started(command, **(pipes | options)) as process:
         output, errors = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+@contextlib.contextmanager
+def forked(target: Callable[..., object], *arguments: Any) -> Iterator[BaseProcess]:
+    """A forked copy of this process that calls a function; it is killed at the end of the block."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 def _end(process: "subprocess.Popen[Any]", patience: float) -> None:

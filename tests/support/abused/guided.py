@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support import processes
 from support.mutate import requests
 from support.mutate.pictures import jpeg, originals
 from support.mutate.raw import Chance, damaged
@@ -77,7 +77,7 @@ def explored(name: str, seconds: float, seed: int) -> dict[str, Any]:
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "support.abused.guided", name, str(int(max(1, seconds))), str(seed), folder]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds + 300, check=False)
+        done = processes.run(command, env=env, timeout=seconds + 300)
         faults = [json.loads(line) for line in (Path(folder) / "faults").read_text().splitlines()]
     marks = [
         (int(branches), int(kept)) for branches, kept in re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", done.stderr)

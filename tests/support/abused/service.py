@@ -16,11 +16,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.abused.attack import Tally, behave, besiege, generate
-from support.processes import started
+from support.processes import forked, started
 
 MAX_RATIO = 3.0  # of the normal client's 99th percentile under attack to that without
 # MB beyond what the service had before: bodies, and two decoders of 32 + 3 x 16 MB + 23 bytes x 25 million pixels.
@@ -163,20 +164,19 @@ class Normal:
     def __init__(self, served: Served, picture: bytes, pause: float) -> None:
         self.told: list[tuple[float, int, float]] = []
         self._mine, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=behave, args=(theirs, served.address, picture, pause), daemon=True)
-        self._reader = threading.Thread(target=self._read, args=(self._mine,), daemon=True)
+        self._forked = forked(behave, theirs, served.address, picture, pause)
 
-    def _read(self, pipe: Connection) -> None:
+    def _read(self, pipe: Connection, process: BaseProcess) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 if pipe.poll(0.2):
                     self.told.append(pipe.recv())
-                elif not self._process.is_alive():
+                elif not process.is_alive():
                     return
 
     def __enter__(self) -> "Normal":
-        self._process.start()
+        self._process = self._forked.__enter__()
+        self._reader = threading.Thread(target=self._read, args=(self._mine, self._process), daemon=True)
         self._reader.start()
         return self
 
@@ -184,7 +184,7 @@ class Normal:
         with contextlib.suppress(OSError):
             self._mine.send("end")
         self._process.join(60)
-        self._process.kill()
+        self._forked.__exit__(None, None, None)
         self._reader.join()
 
     def between(self, start: float, stop: float) -> dict[str, Any]:
@@ -205,22 +205,16 @@ def quantile(ordered: list[float], share: float) -> float:
 
 def send_all(served: Served, plan: Siege) -> tuple[Tally, Tally]:
     """The attack itself; requests are made in another process."""
-    context = multiprocessing.get_context("fork")
-    source, sink = context.Pipe(duplex=False)
-    maker = context.Process(target=generate, args=(sink, plan.seed, plan.uploads, plan.heavy), daemon=True)
-    maker.start()
-    sink.close()
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # what the attacker computes must not slow the others down
-    try:
+    source, sink = multiprocessing.get_context("fork").Pipe(duplex=False)
+    with forked(generate, sink, plan.seed, plan.uploads, plan.heavy):
+        sink.close()
+        os.setpriority(os.PRIO_PROCESS, 0, 10)  # what the attacker computes must not slow the others down
         return asyncio.run(
             besiege(
                 served.address, source, rate=plan.pace, connections=plan.connections, slow=plan.slow,
                 seconds=60 * plan.minutes,
             )
         )  # fmt: skip
-    finally:
-        maker.kill()
-        maker.join()
 
 
 def besieged(model: str, plan: Siege, picture: bytes, *options: str) -> dict[str, Any]:
