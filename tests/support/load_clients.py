@@ -110,13 +110,15 @@ async def open_loop(address: str, picture: bytes, rate: float, seconds: float) -
 def running(model: str, *options: str) -> Iterator[Service]:
     """`vitrail serve` on a free port."""
     command = [sys.executable, "-m", "vitrail", "serve", model, "--port", "0", *options]
-    with tempfile.TemporaryFile("w+") as log:
-        with started(command, patience=60, stdout=subprocess.PIPE, stderr=log, text=True) as process:
-            lines = [process.stdout.readline(), process.stdout.readline()]
-            if not lines[1]:
-                log.seek(0)
-                sys.exit(log.read())
-            yield Service(lines[1].split()[0], process, [])
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        started(command, patience=60, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        if not lines[1]:
+            log.seek(0)
+            sys.exit(log.read())
+        yield Service(lines[1].split()[0], process, [])
 
 
 def metric(service: Service, name: str) -> float:
