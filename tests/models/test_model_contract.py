@@ -277,6 +277,7 @@ def test_compiled_gradients_are_the_same(name, changes):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_inductor_agrees():
     model = tiny(depth=1)
     images = pictures(model)

@@ -105,6 +105,7 @@ def test_broken_images_are_counted_over_all_parts_and_the_whole_is_packed_once(t
         probe(tiny(), data, layers=[-1], k=5)
 
 
+@pytest.mark.slow
 def test_streamed_images_are_probed_alike(tmp_path, monkeypatch):
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     data, model = tmp_path / "photos", tiny()
