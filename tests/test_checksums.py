@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from vitrail.checksums import FILE, check_file, forget_checksums, read_checksums, write_checksums
+from vitrail.checksums import FILE, check_file, read_checksums, remove_checksums, write_checksums
 from vitrail.errors import CheckpointError
 
 
@@ -41,8 +41,8 @@ def test_those_of_other_files_are_kept(folder):
 
 
 def test_without_the_file_nothing_is_known(folder):
-    forget_checksums(folder)
-    forget_checksums(folder)
+    remove_checksums(folder)
+    remove_checksums(folder)
     assert read_checksums(folder) == {}
     assert not check_file(folder / "a.bin")
 

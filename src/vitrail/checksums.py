@@ -25,7 +25,7 @@ def write_checksums(folder: Path, names: Iterable[str], *, kept: Mapping[str, st
     return folder / FILE
 
 
-def forget_checksums(folder: Path) -> None:
+def remove_checksums(folder: Path) -> None:
     """Removes the checksums of a folder whose files are about to change; an interrupted save then has none."""
     try:
         (folder / FILE).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.abused.attack import Answer, Tally, attack, generate, requests
-from support.abused.service import Served, Siege, Watcher, faults, memory, quantile, tree
+from support.abused.service import AttackPlan, Served, Watcher, faults, memory, quantile, tree
 from support.processes import forked, started
 from support.small_service import send, service
 
@@ -84,7 +84,7 @@ GOOD = {
     ],
 )
 def test_every_fault_is_told(change: dict[str, Any], word: str | None) -> None:
-    found = faults(GOOD | change, Siege(memory=1000))
+    found = faults(GOOD | change, AttackPlan(memory=1000))
     assert [word in sentence for sentence in found] == ([] if word is None else [True])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitrail.checksums import check_file, forget_checksums, write_checksums
+from vitrail.checksums import check_file, remove_checksums, write_checksums
 from vitrail.config import from_dict, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import SUFFIXES as TABLES
@@ -61,7 +61,7 @@ class Record:
             "preprocess": to_dict(self.preprocess),
             "wanted": self.wanted._asdict(),
         }
-        forget_checksums(folder)
+        remove_checksums(folder)
         write_json(folder / FILE, {"version": VERSION, **vars(self), **stored})
 
     @classmethod
@@ -146,7 +146,7 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Writes best.json, and the checksums of all files that the model is in."""
-        forget_checksums(folder)
+        remove_checksums(folder)
         write_json(folder / RESULT, {"version": VERSION, "metrics": dict(self.metrics), "state": dict(self.state)})
         write_checksums(folder, FILES)
 

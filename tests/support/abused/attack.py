@@ -195,7 +195,7 @@ async def trickle(address: tuple[str, int], tally: Tally) -> None:
         tally.add("slow", Answer(status, time.perf_counter() - start))
 
 
-async def besiege(
+async def attack_service(
     address: tuple[str, int], source: Connection, *, rate: float, connections: int, slow: int, seconds: float
 ) -> tuple[Tally, Tally]:
     """All hostile clients at once: what became of the uploads, and of the slow ones."""

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.abused.attack import Tally, behave, besiege, generate
+from support.abused.attack import Tally, attack_service, behave, generate
 from support.processes import forked, started
 
 MAX_RATIO = 3.0  # of the normal client's 99th percentile under attack to that without
@@ -29,7 +29,7 @@ STATED = 256 + 2 * (32 + 3 * 16 + 23 * 25)
 SETTLE = 8.0  # seconds after the attack, before memory is read for the last time
 
 
-class Siege(NamedTuple):
+class AttackPlan(NamedTuple):
     """How a service is attacked."""
 
     uploads: int = 50_000
@@ -203,21 +203,21 @@ def quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def send_all(served: Served, plan: Siege) -> tuple[Tally, Tally]:
+def send_all(served: Served, plan: AttackPlan) -> tuple[Tally, Tally]:
     """The attack itself; requests are made in another process."""
     source, sink = multiprocessing.get_context("fork").Pipe(duplex=False)
     with forked(generate, sink, plan.seed, plan.uploads, plan.heavy):
         sink.close()
         os.setpriority(os.PRIO_PROCESS, 0, 10)  # what the attacker computes must not slow the others down
         return asyncio.run(
-            besiege(
+            attack_service(
                 served.address, source, rate=plan.pace, connections=plan.connections, slow=plan.slow,
                 seconds=60 * plan.minutes,
             )
         )  # fmt: skip
 
 
-def besieged(model: str, plan: Siege, picture: bytes, *options: str) -> dict[str, Any]:
+def attacked_service(model: str, plan: AttackPlan, picture: bytes, *options: str) -> dict[str, Any]:
     """Attacks a service, and says what came of it."""
     with serving(model, *options) as served, Normal(served, picture, plan.pause) as normal:
         time.sleep(2.0)  # the first answers warm everything up
@@ -254,7 +254,7 @@ def besieged(model: str, plan: Siege, picture: bytes, *options: str) -> dict[str
     return result | {"faults": faults(result, plan)}
 
 
-def faults(result: dict[str, Any], plan: Siege) -> list[str]:
+def faults(result: dict[str, Any], plan: AttackPlan) -> list[str]:
     """What is not as it must be, one sentence each."""
     alone, attacked, used = result["normal_alone"], result["normal_attacked"], result["memory_mb"]
     found = []

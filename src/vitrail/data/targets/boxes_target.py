@@ -49,11 +49,6 @@ class BoxesTarget(Target, kind="boxes"):
     most: int = 1
 
     @classmethod
-    def recognise(cls, columns: Sequence[Column]) -> list[Column]:
-        """A column named boxes, bboxes or bbox."""
-        return [] if (column := cls.named_column(columns)) is None else [column]
-
-    @classmethod
     def read(cls, columns: Sequence[Column]) -> Read:
         """Cells such as "10 20 50 80 red cell; 4 4 9 9 platelet": x1 y1 x2 y2 and the class; "" for no box."""
         (column,) = columns

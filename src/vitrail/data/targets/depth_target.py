@@ -37,11 +37,6 @@ class DepthTarget(Target, kind="depth"):
     dense: ClassVar[torch.dtype | None] = torch.float32
 
     @classmethod
-    def recognise(cls, columns: Sequence[Column]) -> list[Column]:
-        """A column named depth or depth_map."""
-        return [] if (column := cls.named_column(columns)) is None else [column]
-
-    @classmethod
     def read(cls, columns: Sequence[Column]) -> Read:
         """Paths of depth maps, relative to the table's folder; "" for an image without one."""
         (column,) = columns

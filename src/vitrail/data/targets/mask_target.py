@@ -46,11 +46,6 @@ class MaskTarget(Target, kind="mask"):
     classes: tuple[str, ...]
 
     @classmethod
-    def recognise(cls, columns: Sequence[Column]) -> list[Column]:
-        """A column named mask, masks or segmentation."""
-        return [] if (column := cls.named_column(columns)) is None else [column]
-
-    @classmethod
     def read(cls, columns: Sequence[Column]) -> Read:
         """Paths of mask files, relative to the table's folder; "" for an image without one."""
         (column,) = columns

@@ -66,9 +66,9 @@ class Target(Choice):
     # Reading
 
     @classmethod
-    @abstractmethod
     def recognise(cls, columns: Sequence[Column]) -> list[Column]:
-        """The columns of a table that hold this kind, where the user named none; [] if there are none."""
+        """The columns of a table that hold this kind, where the user named none: by default one of `column_names`."""
+        return [] if (column := cls.named_column(columns)) is None else [column]
 
     @classmethod
     @abstractmethod

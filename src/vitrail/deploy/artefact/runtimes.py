@@ -11,10 +11,10 @@ import torch
 from vitrail.checksums import check_file
 from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.engine import Array, Engine, quiet
-from vitrail.deploy.artefact.graph_ends import End, check_ends
 from vitrail.deploy.artefact.onnx_check import LIMIT, check_onnx
 from vitrail.deploy.artefact.openvino_check import check_openvino
 from vitrail.deploy.artefact.pt2_archive import safe_archive
+from vitrail.deploy.artefact.signature import TensorInfo, check_signature
 from vitrail.deploy.int8.dynamic import with_dynamic_int8
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import open_regular, read_bytes
@@ -34,11 +34,11 @@ class ExportedEngine(Engine):
         with quiet():
             try:
                 program = torch.export.load(archive)
-                self.program, (inputs, outputs) = program.module(), _ends_of_program(program)
+                self.program, (inputs, outputs) = program.module(), _signature_of_program(program)
             except Exception as error:  # of many types, where a graph is not whole
                 raise CheckpointError(f"{path} is not a program of torch.export, or is damaged: {error}") from error
         super().__init__(path, Card.from_json(card, name=str(path)))
-        check_ends(path, inputs, outputs, task=self.task)
+        check_signature(path, inputs, outputs, task=self.task)
 
     @property
     def backend(self) -> str:
@@ -78,7 +78,7 @@ class OnnxEngine(Engine):
         self.names = [output.name for output in self.session.get_outputs()]
         super().__init__(path, Card.from_json(found.metadata.get(KEY), name=str(path)), threads=threads)
         ends = (self.session.get_inputs(), self.session.get_outputs())
-        check_ends(path, *(list(map(_end_of_onnx, each)) for each in ends), task=self.task)
+        check_signature(path, *(list(map(_info_of_onnx, each)) for each in ends), task=self.task)
 
     @property
     def backend(self) -> str:
@@ -109,7 +109,9 @@ class OpenVINOEngine(Engine):
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO cannot open {path}: {str(error).strip().splitlines()[-1]}") from error
         super().__init__(path, Card.from_json(card, name=str(path)), threads=threads)
-        check_ends(path, *(list(map(_end_of_openvino, each)) for each in (model.inputs, model.outputs)), task=self.task)
+        check_signature(
+            path, *(list(map(_info_of_openvino, each)) for each in (model.inputs, model.outputs)), task=self.task
+        )
         self.half = half
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "bf16" if half else "f32"}
         settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
@@ -139,30 +141,32 @@ def read_artefact(path: Path) -> bytes:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _ends_of_program(program: torch.export.ExportedProgram) -> tuple[list[End], list[End]]:
+def _signature_of_program(program: torch.export.ExportedProgram) -> tuple[list[TensorInfo], list[TensorInfo]]:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature, spec = program.graph_signature, program.call_spec.out_spec
     outputs = zip(spec.context if spec is not None else (), signature.user_outputs, strict=True)
-    return [_end_of_tensor(name, values[name]) for name in signature.user_inputs], [
-        _end_of_tensor(name, values[node]) for name, node in outputs
+    return [_info_of_tensor(name, values[name]) for name in signature.user_inputs], [
+        _info_of_tensor(name, values[node]) for name, node in outputs
     ]
 
 
-def _end_of_tensor(name: str, value: Any) -> End:
+def _info_of_tensor(name: str, value: Any) -> TensorInfo:
     last = value.shape[-1] if value.ndim else None
-    return End(name, str(value.dtype).removeprefix("torch."), value.ndim, last if isinstance(last, int) else None)
+    return TensorInfo(
+        name, str(value.dtype).removeprefix("torch."), value.ndim, last if isinstance(last, int) else None
+    )
 
 
-def _end_of_onnx(end: Any) -> End:
+def _info_of_onnx(end: Any) -> TensorInfo:
     last = end.shape[-1] if end.shape else None
-    return End(end.name, _TYPES.get(end.type, end.type), len(end.shape), last if isinstance(last, int) else None)
+    return TensorInfo(end.name, _TYPES.get(end.type, end.type), len(end.shape), last if isinstance(last, int) else None)
 
 
-def _end_of_openvino(end: Any) -> End:
+def _info_of_openvino(end: Any) -> TensorInfo:
     shape, kind = end.partial_shape, end.element_type.get_type_name()
     known = not shape.rank.is_dynamic
     last = shape[shape.rank.get_length() - 1] if known and shape.rank.get_length() else None
-    return End(
+    return TensorInfo(
         min(end.names, default=""),
         _TYPES.get(kind, kind),
         shape.rank.get_length() if known else None,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from vitrail.checksums import forget_checksums, read_checksums, write_checksums
+from vitrail.checksums import read_checksums, remove_checksums, write_checksums
 from vitrail.config import Config
 from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.certificate import Certificate, CertifyConfig, at_size, certify
@@ -94,7 +94,7 @@ def ship(
         hint = "(--force writes it all the same)"
         refused |= {path.name: f"{certificate.problems(path.name)[0]} {hint}" for path in made if path not in passed}
         known = read_checksums(out)
-        forget_checksums(out)
+        remove_checksums(out)
         files = tuple(_moved(path, out) for path in passed)
         more = _more(quantised, refused, forced=_forced(certificate, passed))
         report = certificate.write(out, (Text("Image sizes", _sizes(reference)), *more))

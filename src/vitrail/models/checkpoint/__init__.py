@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from vitrail.checksums import forget_checksums
+from vitrail.checksums import remove_checksums
 from vitrail.config import apply
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice, Notice, VitrailError, nearest
@@ -160,7 +160,7 @@ def save(model: Backbone, path: str | Path) -> Path:
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
     # One entry, since safetensors shuffles several: the same model gives the same bytes.
     metadata = {"vitrail": f"{digest(header, state)} {header}"}
-    forget_checksums(file.parent)
+    remove_checksums(file.parent)
     write_tensors(file, state, metadata, config=about if file != path else None)
     return file
 

@@ -12,7 +12,7 @@ _LEAST = 2  # axes of an output: images, and at least one number for each
 _MANY = 5  # names in an error
 
 
-class End(NamedTuple):
+class TensorInfo(NamedTuple):
     """An input or output: `axes` is None where their number is free, `last` where the length of the last one is."""
 
     name: str
@@ -21,13 +21,13 @@ class End(NamedTuple):
     last: int | None = None
 
 
-def check_ends(path: Path, inputs: Sequence[End], outputs: Sequence[End], *, task: Task) -> None:
+def check_signature(path: Path, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], *, task: Task) -> None:
     """CheckpointError where a graph does not take images as uint8 B H W C, or lacks an output that its task reads."""
     if len(inputs) != 1 or inputs[0].name != IMAGES or inputs[0].dtype != "uint8" or inputs[0].axes not in (4, None):
         raise CheckpointError(
             f"{path} has the inputs {_listed(inputs)}; expected one, {IMAGES!r}, of uint8 with 4 axes (B H W C)"
         )
-    found = {end.name: end for end in outputs}
+    found = {one.name: one for one in outputs}
     for index, (name, axes) in enumerate(task.answered_by.items()):
         if name not in found or found[name].axes not in (axes, None) or found[name].dtype != "float32":
             raise CheckpointError(
@@ -37,10 +37,10 @@ def check_ends(path: Path, inputs: Sequence[End], outputs: Sequence[End], *, tas
         width, count = found[name].last, len(task.output_names)
         if index == 0 and axes == _LEAST and count and width not in (count, None):
             raise CheckpointError(f"{path} computes {width} numbers as {name!r}; its task names {count}")
-    if any(end.axes is not None and end.axes < _LEAST for end in outputs):
+    if any(one.axes is not None and one.axes < _LEAST for one in outputs):
         raise CheckpointError(f"{path} has the outputs {_listed(outputs)}; expected a row for each image")
 
 
-def _listed(ends: Sequence[End]) -> str:
-    named = [f"{end.name[:40]!r} ({end.dtype[:40]}, {end.axes} axes)" for end in ends[:_MANY]]
-    return ", ".join(named) + (f" and {len(ends) - _MANY} more" if len(ends) > _MANY else "") or "(none)"
+def _listed(infos: Sequence[TensorInfo]) -> str:
+    named = [f"{one.name[:40]!r} ({one.dtype[:40]}, {one.axes} axes)" for one in infos[:_MANY]]
+    return ", ".join(named) + (f" and {len(infos) - _MANY} more" if len(infos) > _MANY else "") or "(none)"

@@ -8,18 +8,18 @@ from support.abused import specimens
 from torch import Tensor
 
 from vitrail.deploy.artefact.card import KEY, Card
-from vitrail.deploy.artefact.graph_ends import IMAGES, End, check_ends
 from vitrail.deploy.artefact.opening import open_engine
+from vitrail.deploy.artefact.signature import IMAGES, TensorInfo, check_signature
 from vitrail.errors import CheckpointError
 
 TASK = Card.from_json(specimens.card(), name="card").task()
 CLASSES = len(TASK.output_names)
-PICTURES, LOGITS = End(IMAGES, "uint8", 4), End("logits", "float32", 2, CLASSES)
+PICTURES, LOGITS = TensorInfo(IMAGES, "uint8", 4), TensorInfo("logits", "float32", 2, CLASSES)
 
 
-def test_ends_that_fit() -> None:
-    check_ends(Path("a.onnx"), [PICTURES], [LOGITS, End("more", "float32", 3)], task=TASK)
-    check_ends(Path("a.xml"), [PICTURES._replace(axes=None)], [LOGITS._replace(axes=None, last=None)], task=TASK)
+def test_a_signature_that_fits() -> None:
+    check_signature(Path("a.onnx"), [PICTURES], [LOGITS, TensorInfo("more", "float32", 3)], task=TASK)
+    check_signature(Path("a.xml"), [PICTURES._replace(axes=None)], [LOGITS._replace(axes=None, last=None)], task=TASK)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_ends_that_fit() -> None:
         [PICTURES._replace(axes=3)],
     ],
 )
-def test_inputs_that_do_not_fit(inputs: list[End]) -> None:
+def test_inputs_that_do_not_fit(inputs: list[TensorInfo]) -> None:
     with pytest.raises(CheckpointError, match="uint8"):
-        check_ends(Path("a.onnx"), inputs, [LOGITS], task=TASK)
+        check_signature(Path("a.onnx"), inputs, [LOGITS], task=TASK)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_inputs_that_do_not_fit(inputs: list[End]) -> None:
         [LOGITS._replace(axes=1)],
         [LOGITS._replace(dtype="int64")],
         [LOGITS._replace(last=CLASSES + 1)],
-        [LOGITS, End("more", "float32", 1)],
+        [LOGITS, TensorInfo("more", "float32", 1)],
     ],
 )
-def test_outputs_that_do_not_fit(outputs: list[End]) -> None:
+def test_outputs_that_do_not_fit(outputs: list[TensorInfo]) -> None:
     with pytest.raises(CheckpointError, match=r"outputs|names") as caught:
-        check_ends(Path("a.onnx"), [PICTURES], outputs, task=TASK)
+        check_signature(Path("a.onnx"), [PICTURES], outputs, task=TASK)
     assert len(str(caught.value)) < 1000
 
 
