@@ -29,14 +29,14 @@ VERSIONS = ("torch", "uvicorn", "starlette", "h11", "pillow", "onnxruntime", "op
 
 
 def service(arguments: argparse.Namespace, console: Console) -> tuple[dict[str, Any], bool]:
-    from support.abused.service import Siege, besieged
+    from support.abused.service import AttackPlan, attacked_service
 
     from vitrail.packaged import samples
 
-    given = {name: value for name in Siege._fields if (value := getattr(arguments, name)) is not None}
-    plan = Siege(**given)
+    given = {name: value for name in AttackPlan._fields if (value := getattr(arguments, name)) is not None}
+    plan = AttackPlan(**given)
     picture = next(iter(samples().values())).read_bytes()
-    result = besieged("packaged", plan, picture, *arguments.options)
+    result = attacked_service("packaged", plan, picture, *arguments.options)
     table = Table("service", "")
     for key, value in result.items():
         if key != "faults":
