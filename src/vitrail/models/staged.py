@@ -80,7 +80,7 @@ class Staged(Backbone):
     def features(self, images: Tensor) -> Features:
         """Images B C H W -> Features; only the last level is normalised."""
         self.check(images)
-        maps, levels = self.stem(images), []
+        maps, levels = self.stem(_channels_last(images)), []
         prefix = no_prefix(maps)
         for stage in self.stages:
             maps, prefix = stage(maps, prefix, self.run)
@@ -115,3 +115,10 @@ class Staged(Backbone):
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""
         return self.pool(features.prefix, features.patches)
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Images in the memory layout that convolutions of a GPU are fastest in; the compiler chooses its own."""
+    if not images.is_cuda or torch.compiler.is_compiling():
+        return images
+    return images.contiguous(memory_format=torch.channels_last)

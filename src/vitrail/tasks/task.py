@@ -88,9 +88,10 @@ class TaskConfig(Choice):
     ) -> tuple[Schema, AugmentConfig, MixConfig, list[str]]:
         """What training uses of a schema and of augmentation, and notes on what was changed."""
         notes: list[str] = []
-        if augment.flip and not all(target.keeps("flip") for target in schema.values()):
-            augment = replace(augment, flip=False)
-            notes.append(f"horizontal flips are off: they may falsify the target{self._declare('flip')}")
+        flips = augment.flip or augment.flip_vertical
+        if flips and not all(target.keeps("flip") for target in schema.values()):
+            augment = replace(augment, flip=False, flip_vertical=False)
+            notes.append(f"flips are off: they may falsify the target{self._declare('flip')}")
         moves = augment.crop != "none" or augment.randaugment
         if moves and not all(target.keeps("crop") for target in schema.values()):
             augment = replace(augment, crop="none", randaugment=0)

@@ -109,6 +109,7 @@ _ELSEWHERE = {
     "mean": "preprocess.mean",
     "smoothing": "task.label_smoothing",
     "std": "preprocess.std",
+    "vflip": "augment.flip_vertical",
     "warmup": "schedule.warmup_epochs",
     "wd": "optimiser.weight_decay",
 }

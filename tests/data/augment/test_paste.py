@@ -159,6 +159,20 @@ def test_turned_boxes_hold_their_pixels():
         assert (seen[2:] <= value[0, 2:4] + 1).all()
 
 
+@pytest.mark.parametrize("mosaic", [0.0, 1.0])
+def test_boxes_go_upside_down_with_their_pixels(mosaic):
+    batch, schema = scenes()
+    config = AugmentConfig(crop="none", flip=False, flip_vertical=True, mosaic=mosaic, plain_epochs=1)
+    run = Augment(config, PREPROCESS, seed=0, schema=schema, epochs=1)
+    plain = Augment(replace(config, flip_vertical=False), PREPROCESS, seed=0, schema=schema, epochs=1)(batch, 0)
+    found = run(batch, 0)
+    turned = [not torch.equal(one, before) for one, before in zip(found.images, plain.images, strict=True)]
+    assert 0 < sum(turned) < len(turned)
+    for image, before, value, drawn in zip(found.images, plain.images, found.targets["boxes"], turned, strict=True):
+        assert torch.equal(image, before.flip(1) if drawn else before)
+        assert (hull(image[0] > 0.5) - value[0, :4]).abs().max() <= 1
+
+
 def test_a_class_for_each_image_cannot_be_pasted():
     batch, _ = scenes()
     target = ClassTarget(classes=("a", "b"))

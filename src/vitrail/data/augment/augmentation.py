@@ -19,6 +19,7 @@ from vitrail.data.augment.resample import (
     rotations,
     shift,
     shifted,
+    upside_down,
     warp,
     whole_boxes,
     whole_maps,
@@ -41,7 +42,8 @@ class AugmentConfig(Config):
     `padding` pixels and takes a window of the original size, "none" resizes the whole, "jitter" shows the image `zoom`
     times as large as evaluation does, at a random position. `mosaic` is the share of images that are put together of
     four, each at its own `zoom`; `copy_paste` the share that gets objects of another image; the last `plain_epochs` of
-    training have neither. `rotate` is the largest angle in degrees. `colour` is the strength of brightness, contrast,
+    training have neither. `flip_vertical` turns half of the images upside down: for pictures without an up and down, such
+    as those of a microscope or from above. `rotate` is the largest angle in degrees. `colour` is the strength of brightness, contrast,
     saturation and hue; `randaugment` the number of operations of strength `magnitude` (of 10); `erase` the share of
     images in which a box is erased.
     """
@@ -52,6 +54,7 @@ class AugmentConfig(Config):
     padding: CountFromZero = 4
     zoom: tuple[Positive, Positive] = (0.5, 2.0)
     flip: bool = True
+    flip_vertical: bool = False
     mosaic: Rate = 0.0
     copy_paste: Rate = 0.0
     plain_epochs: CountFromZero = 0
@@ -126,7 +129,7 @@ class Augment:
         placed, maps = self._crop_and_flip(batch, stream)
         pixels, targets = self._paste((placed, self._moved(batch.targets, maps)), batch, stream, epoch)
         images, maps = self._recolour(pixels, whole_maps(maps), stream)
-        moves = self.config.randaugment or self.config.rotate
+        moves = self.config.randaugment or self.config.rotate or self.config.flip_vertical
         return batch._replace(images=images, targets=self._moved(targets, maps) if moves else targets)
 
     def images(self, batch: Batch, epoch: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -182,6 +185,10 @@ class Augment:
         if config.colour:
             images = jitter(images, stream.uniform("colour", 4), config.colour)
         fill = channel_values(self.preprocess.fill, images.device)
+        if config.flip_vertical:
+            drawn = stream.uniform("flip_vertical", 1)[:, 0] < 0.5  # B
+            images = torch.where(drawn[:, None, None, None], images.flip(2), images)
+            maps = compose(maps, upside_down(drawn, images.shape[2]))
         if config.rotate:
             angles = config.rotate * (2 * stream.uniform("rotate", 1)[:, 0] - 1)
             turned = rotations(angles, self.preprocess.image_size)

@@ -139,6 +139,13 @@ def rotations(degrees: Tensor, size: Size) -> Tensor:
     return torch.stack(rows, dim=-1).unflatten(-1, (2, 3))
 
 
+def upside_down(drawn: Tensor, height: int) -> Tensor:
+    """Maps B 2 3 from pixels of images of which those `drawn` B are upside down to those before."""
+    one, zero = torch.ones_like(drawn, dtype=torch.float32), torch.zeros_like(drawn, dtype=torch.float32)
+    rows = (one, zero, zero, zero, torch.where(drawn, -one, one), torch.where(drawn, height * one, zero))
+    return torch.stack(rows, dim=-1).unflatten(-1, (2, 3))
+
+
 def crop_each(images: Tensor, boxes: Boxes, size: Size, *, flip: Tensor) -> Tensor:
     """`crop` in a loop over images."""
     corners = torch.stack(boxes[:4], dim=1).long().tolist()
