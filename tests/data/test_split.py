@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.data.dataset import Found, Splits
+from vitrail.data.dataset import Found, Joined, Splits
 from vitrail.data.sources.arrays import Arrays
 from vitrail.data.sources.folder import Files
 from vitrail.data.split import align, carve, check, complete
 from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Target
+from vitrail.data.targets.mask_target import MaskTarget
 from vitrail.errors import DataError
 
 
@@ -85,15 +86,35 @@ def test_complete_says_what_it_chose():
     assert "of each class" in splits.notes[0]
 
 
-def test_a_given_validation_part_wins_or_clashes():
+def test_a_given_validation_part_wins():
     found = Found(made([0, 1, 2]), made([0, 1, 2, 2]))
     assert complete(found, val=None, seed=0).val is found.val
-    with pytest.raises(DataError, match=r"4 images.*val=0.3"):
-        complete(found, val=0.3, seed=0)
     other = made([2, 1, 0], name="other")
     splits = complete(found, val=other, seed=0)
     assert splits.val is other
     assert "is not used" in splits.notes[-1]
+
+
+def test_with_a_share_the_validation_split_joins_training():
+    found = Found(made([0, 1, 2] * 10), made([0, 1, 2] * 10))
+    splits = complete(found, val=0.1, seed=0)
+    assert (len(splits.train), len(splits.val)) == (54, 6)
+    assert "joins" in splits.notes[-1]
+    keys = [part.key(index) for part in (splits.train, splits.val) for index in range(len(part))]
+    assert len(set(keys)) == 60
+    again = complete(found, val=0.1, seed=0)
+    assert splits.train.fingerprint == again.train.fingerprint != complete(found, val=0.2, seed=0).train.fingerprint
+
+
+def test_joined_samples_are_those_of_both():
+    first, second = made([0, 1, 2]), made([2, 1])
+    both = Joined(first, second)
+    assert both.targets["label"].tolist() == [0, 1, 2, 2, 1]
+    assert [both.where(index) for index in (2, 3)] == [first.where(2), second.where(0)]
+    assert torch.equal(both.read(4), second.read(1))
+    mask = MaskTarget(classes=("a", "b"))
+    paths = [of(torch.full((2, width), 7, dtype=torch.uint8), mask) for width in (3, 5)]
+    assert Joined(*paths).targets["mask"].tolist() == [[7, 7, 7, 0, 0]] * 2 + [[7] * 5] * 2
 
 
 ANIMALS = {"label": ClassTarget(classes=("bird", "cat", "dog"))}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from vitrail.data.findings import NO_FINDINGS, Findings
@@ -135,6 +136,62 @@ class Retargeted(Dataset):
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image file, if there is one."""
         return self.whole.encoded(index)
+
+
+class Joined(Dataset):
+    """The samples of two datasets with the same schema, one after the other."""
+
+    def __init__(self, first: Dataset, second: Dataset) -> None:
+        self.parts = (first, second)
+        self.name, self.schema = first.name, first.schema
+        self.targets = {name: _stacked(values, second.targets[name]) for name, values in first.targets.items()}
+        self.size = first.size if first.size == second.size else None
+        if first.array is not None and second.array is not None and first.array.shape[1:] == second.array.shape[1:]:
+            self.array = torch.cat([first.array, second.array])
+
+    def _part(self, index: int) -> tuple[Dataset, int]:
+        first, second = self.parts
+        return (first, index) if index < len(first) else (second, index - len(first))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def read(self, index: int) -> Tensor:
+        """One image, uint8, C H W."""
+        part, index = self._part(index)
+        return part.read(index)
+
+    def where(self, index: int) -> str:
+        """The name of a sample in messages."""
+        part, index = self._part(index)
+        return part.where(index)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprints of both datasets."""
+        return digest(["joined", *(part.fingerprint for part in self.parts)])
+
+    @property
+    def image_fingerprint(self) -> str:
+        """The fingerprints of the images of both datasets."""
+        return digest(["joined", *(part.image_fingerprint for part in self.parts)])
+
+    def key(self, index: int) -> str:
+        """The name of a sample within its dataset, and whether it is of the second."""
+        part, index = self._part(index)
+        return part.key(index) + ("" if part is self.parts[0] else " (2)")
+
+    def encoded(self, index: int) -> bytes | None:
+        """The bytes of the image file, if there is one."""
+        part, index = self._part(index)
+        return part.encoded(index)
+
+
+def _stacked(first: Tensor, second: Tensor) -> Tensor:
+    """Values N ... and M ... -> N+M ...; references to files are padded to the longer ones."""
+    if first.ndim == 2 and (more := first.shape[1] - second.shape[1]):
+        first, second = (torch.nn.functional.pad(one, (0, max(by, 0))) for one, by in ((first, -more), (second, more)))
+    return torch.cat([first, second])
 
 
 class Splits(NamedTuple):

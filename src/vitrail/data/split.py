@@ -4,7 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
-from vitrail.data.dataset import Carved, Dataset, Found, Retargeted, Splits
+from vitrail.data.dataset import Carved, Dataset, Found, Joined, Retargeted, Splits
 from vitrail.data.targets import Schema
 from vitrail.errors import DataError
 
@@ -20,21 +20,19 @@ def complete(found: Found, *, val: Dataset | float | None, seed: int) -> Splits:
         notes.append(f"Validation images come from {val.name}.")
         if found.val is not None:
             notes.append(f"The validation split of {train.name} ({len(found.val):,} images) is not used.")
-    elif found.val is not None:
-        if val is not None:
-            raise DataError(
-                f"{train.name} already has a validation split ({len(found.val):,} images), so val={val} cannot be "
-                "used; leave it out, or move those images to train"
-            )
+    elif found.val is not None and val is None:
         held = found.val
     else:
-        share = VAL_SHARE if val is None else val
-        train, held = carve(train, share, seed)
         why = "" if val is not None else ", because the data has no validation split"
+        if found.val is not None:
+            train = Joined(*_aligned(train, found.val, None)[:2])
+            why = f"; the data's own validation split ({len(found.val):,} images) joins training"
+        whole, share = len(train), VAL_SHARE if val is None else val
+        train, held = carve(train, share, seed)
         stratum = next((target.stratum for target in train.schema.values()), "")
         evenly = f" of each {stratum}" if stratum else ""
         notes.append(
-            f"Validation: {len(held):,} of {len(found.train):,} training images ({100 * share:g} %{evenly}){why}; they "
+            f"Validation: {len(held):,} of {whole:,} training images ({100 * share:g} %{evenly}){why}; they "
             "are chosen by a hash of their names, so adding files hardly changes the choice."
         )
     return Splits(*_aligned(train, held, found.test), notes=tuple(notes), empty=found.empty, findings=found.findings)
