@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -113,7 +113,7 @@ class DistillConfig(ClassifyConfig, kind="distill"):
 
     def stored(self) -> TaskConfig:
         """What is left without the teacher: a classifier."""
-        return ClassifyConfig(label_smoothing=self.label_smoothing)
+        return ClassifyConfig(**{field.name: getattr(self, field.name) for field in fields(ClassifyConfig)})
 
 
 class _Student(Classifier):

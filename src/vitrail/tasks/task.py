@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitrail.config import Choice
 from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch, Targets
+from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.errors import ConfigError, Unsupported, nearest
 from vitrail.models.backbone import Backbone
@@ -24,6 +25,7 @@ from vitrail.report import Section
 from vitrail.report.metric import Metric
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 
+_ROWS = 2  # axes of an output with a row of numbers for each image
 Outputs = Mapping[str, Tensor]
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
@@ -52,6 +54,21 @@ class Agreement(NamedTuple):
     agreement: float  # the share of images with the same answer
 
 
+class Likelihood(NamedTuple):
+    """What a loss L is of the noise that a task is learned with: `loss` exp(-s) L + `log` s, s is learned.
+
+    See Kendall et al. 2018 (arXiv:1705.07115): s is the logarithm of the variance, or of a Laplace distribution's width.
+    """
+
+    loss: float
+    log: float
+
+
+CLASSES = Likelihood(1.0, 0.5)  # a cross-entropy, whose logits are divided by the variance
+SQUARES = Likelihood(0.5, 0.5)  # a mean of squares: Gaussian
+DISTANCES = Likelihood(1.0, 1.0)  # a mean of distances: Laplace
+
+
 class TaskConfig(Choice):
     """The options of a task, as recipes, run.json and artefacts store them."""
 
@@ -68,9 +85,22 @@ class TaskConfig(Choice):
     def num_outputs(self, schema: Schema) -> int:
         """The width of the model's head; 0 for none."""
 
+    @property
+    def reweights(self) -> bool:
+        """Whether the loss corrects for the frequency of classes, so that sampling must not do it again."""
+        return False
+
+    def decided(self, schema: Schema, targets: Targets) -> tuple["TaskConfig", list[str]]:
+        """The same with what was left open decided by the training targets, and notes on it."""
+        return self, []
+
     def stored(self) -> "TaskConfig":
         """The task that the trained model is for: itself, unless training needs more than its result."""
         return self
+
+    def wanted(self, columns: tuple[str, ...] = ()) -> Wanted:
+        """What is read from data for it; `columns` are those of a table that hold the target."""
+        return Wanted(columns, self.target_kinds, targets=bool(self.target_kinds))
 
     def learns(self, schema: Schema) -> dict[str, Any]:
         """The part of a schema that the task learns from; ConfigError where there is none."""
@@ -108,11 +138,13 @@ class Task(nn.Module, ABC):
 
     config: TaskConfig
     schema: Schema
-    best_metric: ClassVar[str]  # of `metrics().compute()`: what the best checkpoint is chosen by
-    tie_metric: ClassVar[str | None] = None  # decides between equals
+    best_metric: str  # of `metrics().compute()`: what the best checkpoint is chosen by
+    tie_metric: str | None = None  # decides between equals
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
     capturable: bool = True  # whether a training step runs on the device alone, so that it can be recorded
-    relative_scores: ClassVar[bool] = True  # whether `scores` compare with the outputs for the whole image
+    relative_scores: bool = True  # whether `scores` compare with the outputs for the whole image
+    likelihood: Likelihood = CLASSES  # of its loss, where it is one of many
+    layers: tuple[int, ...] = ()  # blocks whose features it reads beside the last ones
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
     answered_by: ClassVar[Mapping[str, int]] = {}  # the outputs that `decode` reads, and their number of axes
@@ -219,6 +251,11 @@ class Task(nn.Module, ABC):
         name = next(iter(expected))
         error, cosine = distance(expected[name], found[name])
         return Agreement(error, cosine, float(self.same(expected, found).mean()))
+
+    def width_of(self, output: str) -> int | None:
+        """How many numbers an output has for each image, where it has one for each of `output_names`; else None."""
+        first, axes = next(iter(self.answered_by.items()), ("", 0))
+        return len(self.output_names) or None if output == first and axes == _ROWS else None
 
     @abstractmethod
     def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":

@@ -167,7 +167,7 @@ def assemble(
     )
     rows = {"seed": config.seed, "device": device, "rank": world.rank, "world": world.size}
     part, at_once = config.batch_size // config.accumulate, config.batch_size * EVALUATED_AT_ONCE
-    feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, **rows)
+    feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
     val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
     logs.images, logs.compiled, logs.advise = config.batch_size, config.compile, partial(ways_to_shorten, plan, device)

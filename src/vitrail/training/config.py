@@ -47,6 +47,8 @@ class TrainConfig(Config):
     crop, interpolation, resize. `task` is inferred from the data where it is left out; "mae" learns from the images
     alone and leaves a model without a head, to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
     `feed` "packed" decodes all images once into a file, "streamed" decodes them in each epoch; "auto" chooses by size.
+    `sampling` "balanced" lets rare classes come more often: a class of n images has a share of an epoch proportional to
+    n^(1 - `sampling_power`); 1 is equal shares, 0.5 halfway (by the square root).
     """
 
     model: str = "vit_tiny_patch16"
@@ -67,6 +69,8 @@ class TrainConfig(Config):
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
     threads: Count | None = None  # of the CPU; None: as torch chooses, and for a resumed run as it began
     feed: Literal["auto", "packed", "streamed"] = "auto"
+    sampling: Literal["shuffled", "balanced"] = "shuffled"
+    sampling_power: Rate = 1.0
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     early_stop: Count | None = None  # epochs without a better validation metric
     eval_every: Count = 1  # epochs
@@ -76,6 +80,11 @@ class TrainConfig(Config):
     freeze_until: str | None = None  # a module's name, e.g. "blocks.8": everything before it stays as it is
     lora: Count | None = None  # rank of low-rank updates; all else but the head stays as it is
 
+    @property
+    def balance(self) -> float | None:
+        """The power of balanced sampling; None for each image once."""
+        return self.sampling_power if self.sampling == "balanced" else None
+
 
 # Names that other tools use for a key of a recipe, or for a part of it.
 _ELSEWHERE = {
@@ -83,6 +92,8 @@ _ELSEWHERE = {
     "arch": "model",
     "auto_augment": "augment.randaugment",
     "bs": "batch_size",
+    "class_weight": "task.class_weights",
+    "class_weights": "task.class_weights",
     "clip_grad": "optimiser.clip",
     "color_jitter": "augment.colour",
     "drop": "options.dropout",

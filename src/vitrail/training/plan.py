@@ -183,9 +183,11 @@ def make_plan(
     splits, wanted = open_for_task(data, spec, columns=columns, val=val, seed=config.seed)
     chosen, notes = choose_task(spec, splits, has_teacher=teacher is not None)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
+    chosen, decided = chosen.decided(schema, splits.train.targets)
     config = replace(config, task=chosen, augment=augment, mix=mix)
+    _check_sampling(config)
     seen = sample(splits.train)
-    notes = [*splits.notes, *notes, *adapted]
+    notes = [*splits.notes, *notes, *adapted, *decided]
     config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in {**given, **changes}))
     if "batch_size" not in {**given, **changes}:
         config = _with_steps(config, len(splits.train), notes)
@@ -210,6 +212,15 @@ def make_plan(
     )
     notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
     return replace(plan, notes=tuple(notes))
+
+
+def _check_sampling(config: TrainConfig) -> None:
+    """Refuses to correct for the frequency of classes twice."""
+    if config.sampling == "balanced" and config.task is not None and config.task.reweights:
+        raise ConfigError(
+            "sampling=balanced and the loss (task.class_weights, task.loss) both correct for the frequency of classes; "
+            "leave out one of them"
+        )
 
 
 def _checked(plan: Plan) -> list[str]:

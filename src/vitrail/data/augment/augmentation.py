@@ -229,7 +229,7 @@ class Augment:
         assert self.aspects is not None  # noqa: S101  (checked by the caller)
         if self.aspects.device != batch.images.device:
             self.aspects = self.aspects.to(batch.images.device)
-        return self.aspects[batch.ids.to(batch.images.device)]
+        return self.aspects[batch.ids.to(batch.images.device) % len(self.aspects)]  # an image may come several times
 
     def _erase(self, images: Tensor, stream: Stream) -> Tensor:
         """Sets a box of some images to the mean, which is 0 after normalisation (arXiv:1708.04896)."""

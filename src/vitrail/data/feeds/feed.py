@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail.data.broken import Skipped
 from vitrail.data.dataset import Batch, Targets
+from vitrail.data.feeds.sampler import balanced_order, strata_of
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import Schema
 from vitrail.errors import ConfigError
@@ -33,6 +34,11 @@ class ImageSet(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @property
+    def numbers(self) -> int:
+        """One more than the largest number of a sample."""
+        return int(self.ids.max()) + 1
 
     @property
     @abstractmethod
@@ -75,6 +81,9 @@ class Feed(ABC):
     each rank gets a run of it, cut between pairs (2j, 2j+1), as these may be mixed with each other. Without
     `drop_last` the last batch is smaller, and a rank's part of it may be empty, so that all ranks take the same number
     of steps. `waited` counts the seconds that the user of the batches had to wait for them, over all epochs.
+
+    `balance` is the power of balanced sampling (`vitrail.data.feeds.sampler`). An image that comes again in an epoch
+    has `data.numbers` added to its id each time, so that it is augmented in another way.
     """
 
     def __init__(
@@ -88,11 +97,14 @@ class Feed(ABC):
         rank: int = 0,
         world: int = 1,
         drop_last: bool = False,
+        balance: float | None = None,
     ) -> None:
         self.data, self.batch_size, self.seed, self.shuffle = data, batch_size, seed, shuffle
         self.device, self.rank, self.world, self.drop_last = _numbered(torch.device(device)), rank, world, drop_last
         self.waited = 0.0
         self._check()
+        self._balance = balance
+        self._strata = None if balance is None else strata_of(data.schema, data.targets)
 
     def _check(self) -> None:
         if self.batch_size < 1 or not 0 <= self.rank < self.world:
@@ -119,18 +131,34 @@ class Feed(ABC):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def order(self, epoch: int) -> Tensor:
-        """The positions M of all images in the order of an epoch, the same on all ranks."""
+        """The positions M of all images in the order of an epoch, the same on all ranks.
+
+        With balanced sampling, M is added to a position each time that it comes again.
+        """
         if not self.shuffle:
             return torch.arange(len(self.data))
         digest = hashlib.sha256(f"order {self.seed} {epoch}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        if self._balance is not None and self._strata is not None:
+            return balanced_order(self._strata, self._balance, generator)
         return torch.randperm(len(self.data), generator=generator)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The rank's part of the batches `start`, `start` + 1, ... of an epoch."""
         if not 0 <= start <= len(self):
             raise ConfigError(f"start is {start}; an epoch has {len(self)} batches, so it must be 0 to {len(self)}")
-        return self._batches(self.order(epoch), [self._span(number) for number in range(start, len(self))])
+        order, spans = self.order(epoch), [self._span(number) for number in range(start, len(self))]
+        if self._balance is None:
+            return self._batches(order, spans)
+        repeats = order // len(self.data) * self.data.numbers  # M
+        added = [repeats[span.start : span.stop] for span in spans]
+        return self._renumbered(self._batches(order % len(self.data), spans), added)
+
+    @staticmethod
+    def _renumbered(batches: Iterator[Batch], repeats: Sequence[Tensor]) -> Iterator[Batch]:
+        """Batches whose ids tell the times apart that an image comes in an epoch."""
+        for batch, added in zip(batches, repeats, strict=True):
+            yield batch._replace(ids=batch.ids + added.to(batch.ids.device, non_blocking=True))
 
     def _span(self, number: int) -> range:
         """Where this rank's part of a batch lies in the order of an epoch."""

@@ -49,6 +49,11 @@ class Streamed(ImageSet):
         return len(self.dataset)
 
     @property
+    def numbers(self) -> int:
+        """The number of all images, those that cannot be read too."""
+        return len(self.dataset)
+
+    @property
     def skipped(self) -> Skipped:
         """The images that could not be read so far, and why."""
         return tuple((self.dataset.where(index), reason) for index, reason in sorted(self._broken.items()))

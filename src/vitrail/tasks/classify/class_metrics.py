@@ -69,7 +69,7 @@ class ClassMeter:
             self._sums[name] = self._sums[name] + value.to(self._sums[name].device) if name in self._sums else value
 
     def compute(self) -> Mapping[str, Any]:
-        """Numbers: accuracy, top5 (of more than 5 classes), balanced_accuracy, nll, ece, images.
+        """Numbers: accuracy, top5 (of more than 5 classes), balanced_accuracy, macro_f1, nll, ece, images.
 
         Tensors: precision, recall, f1 and support K, confusion K K (truth, said; up to 1,000 classes), and bins 3 15:
         images, mean confidence and accuracy by confidence. A class without images has no recall: NaN.
@@ -80,16 +80,18 @@ class ClassMeter:
         support, predicted, correct = (sums[name].double() for name in ("support", "predicted", "correct"))
         images = int(support.sum())
         recall = correct / support  # 0 / 0 = NaN
+        f1 = torch.where(support > 0, 2 * correct / (support + predicted).clamp(min=1), torch.nan)
         results: dict[str, Any] = {
             "accuracy": float(correct.sum()) / images,
             **({"top5": int(sums["top5"]) / images} if self.num_classes > 5 else {}),
             "balanced_accuracy": float(recall.nanmean()),
+            "macro_f1": float(f1.nanmean()),
             "nll": float(sums["nll"]) / images,
             **_calibration(sums["bins"]),
             "images": images,
             "precision": correct / predicted.clamp(min=1),
             "recall": recall,
-            "f1": torch.where(support > 0, 2 * correct / (support + predicted).clamp(min=1), torch.nan),
+            "f1": f1,
             "support": sums["support"],
         }
         if "confusion" in sums:

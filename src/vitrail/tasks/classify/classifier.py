@@ -2,32 +2,75 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from vitrail.config import Rate
-from vitrail.data.dataset import Batch
-from vitrail.data.targets import Schema
+from vitrail.config import NotNegative, Positive, Rate
+from vitrail.data.dataset import Batch, Targets
+from vitrail.data.targets import ClassTarget, Schema
+from vitrail.data.targets.class_balance import skew_of
+from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Examples
 from vitrail.tasks.classify import class_answer, classify_report
 from vitrail.tasks.classify.class_answer import check_head
+from vitrail.tasks.classify.class_loss import Loss, Weights, class_weights, log_priors
 from vitrail.tasks.task import Outputs, Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(TaskConfig):
-    """The options of every classifier."""
+    """The options of every classifier.
+
+    Classes of uneven frequency: `class_weights` weigh the loss, "inverse" by 1 / n, "effective" by the effective number
+    of images (arXiv:1901.05555). `loss` "focal" (arXiv:1708.02002) turns to images that are not yet right,
+    "logit_adjusted" (arXiv:2007.07314) adds `logit_adjustment` times the logarithm of each class's share in training,
+    so that answers are those of even classes. `best_metric` chooses the best epoch; "auto" is the accuracy, or the
+    balanced accuracy where classes are uneven, or the average precision of labels.
+    """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("class", "labels")
     label_smoothing: Rate = 0.0
+    loss: Loss = "cross_entropy"
+    focal_gamma: NotNegative = 2.0
+    logit_adjustment: Positive = 1.0
+    class_weights: Weights = "none"
+    effective_beta: Rate = 0.999
+    best_metric: Literal["auto", "accuracy", "balanced_accuracy", "macro_f1", "nll", "ap", "auc", "best_f1"] = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.effective_beta == 1.0:
+            raise ConfigError("task.effective_beta is 1; it must be less, such as 0.999")
+        if self.loss == "logit_adjusted" and self.class_weights != "none":
+            raise ConfigError(
+                f"task.loss=logit_adjusted and task.class_weights={self.class_weights} both correct for the frequency "
+                "of classes; leave out one of them"
+            )
+
+    @property
+    def reweights(self) -> bool:
+        """Whether the loss corrects for the frequency of classes."""
+        return self.loss == "logit_adjusted" or self.class_weights != "none"
 
     def num_outputs(self, schema: Schema) -> int:
         """One for each class."""
         return len(next(iter(self.learns(schema).values())).classes)
+
+    def decided(self, schema: Schema, targets: Targets) -> tuple[TaskConfig, list[str]]:
+        """Balanced accuracy chooses the best epoch where classes are uneven."""
+        ((name, target),) = self.learns(schema).items()
+        found = skew_of(target.classes, target.counts(targets[name])) if isinstance(target, ClassTarget) else None
+        if found is None or self.best_metric != "auto":
+            return self, []
+        note = (
+            f"classes are uneven ({found.frequent!r} has {found.most:,} training images, {found.rare!r} {found.least:,})"
+            ": balanced accuracy chooses the best epoch (task.best_metric)"
+        )
+        return replace(self, best_metric="balanced_accuracy"), [note]
 
 
 class Classifier(Task):
@@ -37,16 +80,47 @@ class Classifier(Task):
     relative_scores = False
     columns = class_answer.COLUMNS
     answered_by: ClassVar[Mapping[str, int]] = {"logits": 2}
+    best_metrics: ClassVar[tuple[str, ...]]  # those that may choose the best epoch, the usual one first
     config: ClassifierConfig
+    weights: Tensor  # of the loss
+    shift: Tensor  # of logits in the loss
 
     def __init__(self, config: ClassifierConfig, schema: Schema, backbone: Backbone | None = None) -> None:
         super().__init__(config, schema, backbone)
         ((self.field, target),) = config.learns(schema).items()
         self.classes: tuple[str, ...] = target.classes
         self.output_names = self.classes
+        self.best_metric = self._best_metric()
         if backbone is not None:
             check_head(backbone, self.classes)
             backbone.labels = self.classes
+
+    def _best_metric(self) -> str:
+        asked = self.config.best_metric
+        if asked not in ("auto", *self.best_metrics):
+            raise ConfigError(
+                f"task.best_metric={asked} is not a metric of these data; allowed: {', '.join(self.best_metrics)}"
+            )
+        return self.best_metrics[0] if asked == "auto" else asked
+
+    def set_balance(self, counts: Tensor) -> None:
+        """Takes over how frequent classes are in training, as counts K, or K 2 of images without and with a label."""
+        config, priors = self.config, log_priors(counts)
+        by = config.logit_adjustment if config.loss == "logit_adjusted" else 0.0
+        shift = by * (priors if counts.ndim == 1 else priors[:, 1] - priors[:, 0])
+        weights = class_weights(counts, config.class_weights, config.effective_beta)
+        self.register_buffer("weights", weights, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+
+    @property
+    def gamma(self) -> float:
+        """Of the focal loss; 0 for another."""
+        return self.config.focal_gamma if self.config.loss == "focal" else 0.0
+
+    @property
+    def plain_loss(self) -> bool:
+        """Whether the loss is the cross-entropy alone."""
+        return self.config.loss == "cross_entropy" and self.config.class_weights == "none"
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """The loss of a batch, float32."""

@@ -17,6 +17,7 @@ METRICS = {
     "accuracy": Metric("accuracy", "share", "share of images whose class is right"),
     "top5": Metric("top-5 accuracy", "share", "the true class is among the five likeliest"),
     "balanced_accuracy": Metric("balanced accuracy", "share", "mean of the recalls of the classes"),
+    "macro_f1": Metric("macro F1", "share", "mean of the F1 of the classes"),
     "nll": Metric("NLL", "", "mean negative log likelihood of the true class", higher=False, is_loss=True),
     "ece": Metric("ECE", "share", "expected calibration error", higher=False),
     "ap": Metric("AP", "share", "average precision, mean over labels"),

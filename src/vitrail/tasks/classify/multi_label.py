@@ -13,6 +13,7 @@ from vitrail.data.targets import Schema
 from vitrail.models.backbone import Backbone
 from vitrail.tasks.answer import Answer
 from vitrail.tasks.classify.class_answer import ClassAnswer, check_finite
+from vitrail.tasks.classify.class_loss import labels_loss
 from vitrail.tasks.classify.class_metrics import LabelMeter
 from vitrail.tasks.classify.classifier import Classifier, ClassifierConfig
 from vitrail.tasks.task import Arrays, Outputs
@@ -24,18 +25,26 @@ class MultiLabel(Classifier):
     `thresholds` K are the probabilities from which on a label is given; validation finds them, 0.5 until then.
     """
 
-    best_metric = "ap"
+    best_metrics = ("ap", "auc", "best_f1")
     thresholds: Tensor
 
     def __init__(self, config: ClassifierConfig, schema: Schema, backbone: Backbone | None = None) -> None:
         super().__init__(config, schema, backbone)
         self.register_buffer("thresholds", torch.full((len(self.classes),), 0.5), persistent=False)
+        self.set_balance(torch.ones(len(self.classes), 2))
 
     def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The loss of logits B K."""
         smoothing = self.config.label_smoothing
         soft = labels * (1 - smoothing) + smoothing / 2
-        return {"loss": F.binary_cross_entropy_with_logits(logits.float(), soft)}
+        if self.plain_loss:
+            return {"loss": F.binary_cross_entropy_with_logits(logits.float(), soft)}
+        return {"loss": labels_loss(logits.float(), soft, self.weights, self.shift, self.gamma)}
+
+    def fit(self, targets: Targets) -> None:
+        """Takes over how many images have each label."""
+        marks = targets[self.field].double()
+        self.set_balance(torch.stack([(1 - marks).sum(dim=0), marks.sum(dim=0)], dim=1))  # K 2
 
     def metrics(self) -> LabelMeter:
         """A fresh meter for one evaluation."""

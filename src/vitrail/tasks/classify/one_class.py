@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from vitrail.data.targets import ClassTarget, Schema
 from vitrail.models.backbone import Backbone
 from vitrail.tasks.answer import Answer
 from vitrail.tasks.classify.class_answer import ClassAnswer, check_finite
+from vitrail.tasks.classify.class_loss import one_class_loss
 from vitrail.tasks.classify.class_metrics import ClassMeter
 from vitrail.tasks.classify.classifier import Classifier, ClassifierConfig
 from vitrail.tasks.classify.multi_label import MultiLabel
@@ -35,7 +37,7 @@ class ClassifyConfig(ClassifierConfig, kind="classify"):
 class Classify(Classifier):
     """A backbone whose logits B K are read as one class an image."""
 
-    best_metric = "accuracy"
+    best_metrics = ("accuracy", "balanced_accuracy", "macro_f1", "nll")
     tie_metric = "nll"
     config: ClassifyConfig
 
@@ -43,11 +45,21 @@ class Classify(Classifier):
         super().__init__(config, schema, backbone)
         self.target = config.learns(schema)[self.field]
         self.temperature = Temperature()
+        self.set_balance(torch.ones(len(self.classes)))
+
+    def fit(self, targets: Targets) -> None:
+        """Takes over how many images each class has."""
+        self.set_balance(torch.tensor(self.target.counts(targets[self.field])))
 
     def losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The loss of logits B K, and the accuracy in a batch."""
         logits = logits.float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+        smoothing = self.config.label_smoothing
+        if self.plain_loss:
+            loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        else:
+            shares = self.target.shares(labels) * (1 - smoothing) + smoothing / len(self.classes)
+            loss = one_class_loss(logits, shares, self.weights, self.shift, self.gamma)
         truth = labels.argmax(dim=1) if self.target.soft(labels) else labels
         return {"loss": loss, "accuracy": (logits.detach().argmax(dim=1) == truth).float().mean()}
 
