@@ -1,12 +1,14 @@
 """Batches over requests, and what happens when there is too much to do."""
 
 import asyncio
+import contextlib
 
 import pytest
 from support.hostile_images import png_of_zeros
 from support.small_service import Brightness, Halves, Held, Reply, app, ask, form, picture, post, until
 
 from vitrail.serve.app import App
+from vitrail.serve.batching import Limiter, Overloaded
 
 PNG = {"content_type": "image/png"}
 
@@ -37,6 +39,26 @@ def test_requests_are_computed_together() -> None:
     assert sum(engine.batches) == 20
     assert engine.batches[1] == 8
     assert {reply.data["predictions"][0]["batch"] for reply in replies} == set(engine.batches)
+
+
+def test_a_request_with_many_images_does_not_hold_up_another() -> None:
+    engine = Held()
+    of = app(engine, batch_wait=0.0)
+    engine.hold()
+    body, headers = form(*[picture()] * 24)
+
+    async def story() -> list[Reply]:
+        many = asyncio.create_task(ask(of, "/predict", method="POST", body=body, **headers))
+        await until(lambda: len(of.batcher._queue) + engine.entered.is_set() * 4 >= 24)
+        one = asyncio.create_task(ask(of, "/predict", method="POST", body=picture(), **PNG))
+        await until(lambda: of.batcher._queue.owners == 2)
+        of.limiter.rate = 80.0  # images per second: four take a twentieth of one
+        engine.go.set()
+        return [await one, await many]
+
+    one, many = asyncio.run(story())
+    assert one.data["predictions"][0]["batch"] == engine.batches[1] <= 4
+    assert len(many.data["predictions"]) == 24
 
 
 def test_a_single_picture_does_not_wait_for_a_batch() -> None:
@@ -136,4 +158,55 @@ def test_pictures_that_wait_to_be_decoded_do_not_hold_up_other_requests() -> Non
         return [one, await many]
 
     assert [reply.status for reply in asyncio.run(story())] == [200, 200]
-    assert (of.limiter.images, of.limiter.delay) == (0, 0.0)
+    assert (of.limiter.images, of.limiter.delay()) == (0, 0.0)
+
+
+def admitted(limiter: Limiter, counts: list[int]) -> list[bool]:
+    """Whether requests with so many images are admitted, one after the other; none of their images gets decoded."""
+    found = []
+    with contextlib.ExitStack() as requests:
+        for count in counts:
+            try:
+                requests.enter_context(limiter.admit()).add_images(count)
+            except Overloaded:
+                found.append(False)
+            else:
+                found.append(True)
+    return found
+
+
+def test_requests_with_many_images_leave_room_for_small_ones() -> None:
+    limiter = app().limiter
+    assert admitted(limiter, [64, 64, 64, 64]) == [True, True, False, False]
+    assert admitted(limiter, [64, 64, 34, 64, 5]) == [True, True, True, False, True]
+    descending = [64, 64, 34, 17, 9, 5, 3, 2]  # as many as an attacker gets
+    assert admitted(limiter, descending + [1] * 50) == [True] * 58
+    assert limiter.images == 0
+
+
+def test_only_as_many_images_of_others_are_ahead_as_one_has_itself() -> None:
+    limiter = app(max_delay=1.0).limiter
+    limiter.rate = 20.0
+    with limiter.admit() as large:
+        large.add_images(40)
+        large.undecoded = 0
+        assert (limiter.delay(), limiter.delay(10), limiter.delay(64)) == (0.2, 0.5, 2.0)
+        assert admitted(limiter, [1, 10]) == [True, True]
+        assert admitted(limiter, [64]) == [False]
+
+
+def test_small_requests_are_served_while_a_few_have_many_images_that_take_long() -> None:
+    of = app(max_waiting=16, decode_seconds=0.5, timeout=20.0)
+    body, headers = form(*[png_of_zeros(1600, 1600)] * 4)
+
+    async def story() -> tuple[list[Reply], list[Reply]]:
+        await ask(of, "/predict", method="POST", body=picture(), **PNG)
+        many = [asyncio.create_task(ask(of, "/predict", method="POST", body=body, **headers)) for _ in range(4)]
+        await until(lambda: of.limiter.images >= 8)
+        small = [await ask(of, "/predict", method="POST", body=picture(), **PNG) for _ in range(3)]
+        return small, await asyncio.gather(*many)
+
+    small, many = asyncio.run(story())
+    assert [reply.status for reply in small] == [200] * 3
+    assert 503 in [reply.status for reply in many]
+    of.close()

@@ -106,7 +106,7 @@ def test_others_are_served_while_a_request_has_pictures_that_take_long() -> None
 
 
 def test_a_picture_that_takes_long_makes_room_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_QUICK", 0.1)
+    monkeypatch.setattr(decoding, "_YIELD_AFTER", 0.1)
     of = app(decoders=1, timeout=20.0)
 
     async def story() -> tuple[Reply, Reply]:
@@ -119,6 +119,26 @@ def test_a_picture_that_takes_long_makes_room_for_other_requests(monkeypatch: py
     assert (bad.status, bad.headers["retry-after"]) == (503, "1")
     assert of.metrics.total("refused_total", "decoders") == 1
     assert post(of, "/predict", LONG, **PNG).status == 200  # alone it has its time
+    of.close()
+
+
+def test_one_decoder_is_kept_for_pictures_that_do_not_take_long(
+    made: list[Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "_DEMOTE_AFTER", 0.06)
+    of = app(timeout=30.0)
+
+    async def story() -> list[Reply]:
+        bad = [asyncio.create_task(ask(of, "/predict", method="POST", body=LONG, **PNG)) for _ in range(2)]
+        await until(lambda: len(of.decoders._running) == 2)
+        await until(lambda: len(of.decoders._queue) == 1)  # one of them begins again when the other is done
+        for _ in range(3):
+            assert (await normal(of)).status == 200
+        assert not any(one.done() for one in bad)
+        return list(await asyncio.gather(*bad))
+
+    assert [reply.status for reply in asyncio.run(story())] == [200, 200]
+    assert (of.decoders._long, len(made) > 2) == (0, True)
     of.close()
 
 
@@ -166,7 +186,7 @@ def test_a_client_that_leaves_ends_the_work_for_it() -> None:
     with pool(decoders=1) as of:
         asyncio.run(of.decode(File("x", picture()), lambda pixels: None, owner=1))
         assert asyncio.run(story(of)) < 2.0
-        assert not of._queues
+        assert not of._queue
 
 
 @pytest.fixture
@@ -179,13 +199,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
 
 
 def test_a_decoder_that_takes_long_loses_its_priority(made: list[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_LONG", 0.05)
+    monkeypatch.setattr(decoding, "_DEMOTE_AFTER", 0.05)
     priorities: list[int] = []
     monkeypatch.setattr(os, "setpriority", lambda which, pid, nice: priorities.append(nice))
     with pool() as of:
         for file in (picture(), LONG, picture()):
             assert asyncio.run(of.decode(File("x", file), len, owner=1)) in (1, 3)
-    assert priorities == [5]
+    assert priorities == [10]
     assert [decoder.demoted for decoder in made] == [True, False]
 
 
@@ -268,7 +288,7 @@ def message(text: str) -> bytes:
     ],
 )
 def test_a_decoder_that_sends_anything_but_an_answer_is_killed(data: bytes) -> None:
-    with pytest.raises(decoding._Died, match="valid"):
+    with pytest.raises(decoding._DecoderCrashed, match="valid"):
         answered(lambda channel: channel.sendall(data), max_pixels=10_000)
 
 

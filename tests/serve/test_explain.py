@@ -1,12 +1,16 @@
 """/explain: maps at the size of the upload, for any output, layer and head."""
 
 import base64
+import os
+import sys
+import threading
 from io import BytesIO
 from typing import Any
 
 import pytest
 from PIL import Image
 from support.small_service import Greyness, Halves, app, form, picture, post
+from torch import Tensor
 
 from vitrail.serve.overlay import MAX_SIDE, MIN_SIDE
 
@@ -90,3 +94,17 @@ def test_a_model_without_explanations() -> None:
     body, headers = form(picture(), picture())
     reply = post(app(explainer=Halves()), "/explain", body, **headers)
     assert (reply.status, "one image" in reply.data["error"]) == (400, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, threads have no priorities of their own")
+def test_explanations_have_a_lower_priority() -> None:
+    found: list[int] = []
+
+    class Asked(Halves):
+        def __call__(self, image: Tensor, **options: Any) -> Tensor:
+            found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().__call__(image, **options)
+
+    of = app(explainer=Asked())
+    assert post(of, "/explain", picture(), **PNG).status == 200
+    assert found == [max(10, os.getpriority(os.PRIO_PROCESS, 0))]

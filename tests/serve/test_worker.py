@@ -1,13 +1,16 @@
 """The server of a worker."""
 
 import asyncio
+import dataclasses
+import gc
 import ssl
 from pathlib import Path
 
 import pytest
 from support import processes
-from support.small_service import app
+from support.small_service import app, until
 
+from vitrail.serve import worker
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.supervisor import listen
 from vitrail.serve.worker import make_server
@@ -37,3 +40,25 @@ def test_https(tmp_path: Path) -> None:
         return line
 
     assert asyncio.run(story()).startswith(b"HTTP/1.1 200")
+
+
+def test_objects_that_exist_are_not_collected_again() -> None:
+    gc.unfreeze()  # what the tests have frozen for themselves
+    worker._freeze()
+    assert gc.get_freeze_count() > 10_000
+
+
+def test_those_of_a_swapped_model_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, frozen = app(), []
+    monkeypatch.setattr(worker, "_WATCH", 0.01)
+    monkeypatch.setattr(worker, "_freeze", lambda: frozen.append(of.slot.served.generation))
+
+    async def story() -> None:
+        watch = asyncio.create_task(worker._watch(of, make_server(of, of.config)))
+        await asyncio.sleep(0.03)
+        assert frozen == []
+        of.slot.served = dataclasses.replace(of.slot.served, generation=2)
+        await until(lambda: frozen == [2])
+        watch.cancel()
+
+    asyncio.run(story())

@@ -99,6 +99,9 @@ class RankingTask:
     def answer_schema(self) -> dict[str, Any]:
         return {"type": "object", "properties": {"answers": {"type": "array"}}, "required": ["answers"]}
 
+    def width_of(self, output: str) -> int | None:
+        return len(self.output_names)
+
     def state(self) -> dict[str, Any]:
         return {"temperature": 1.0}
 

@@ -6,7 +6,6 @@ import functools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,9 +15,13 @@ from torch import Tensor
 from vitrail.serve.config import ServeConfig
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.model import ServedModel
+from vitrail.serve.turns import Turns
 from vitrail.serve.upload_rate import UploadRate
 
 _SMOOTHING = 0.2  # weight of the newest batch in the moving average of the rate
+_BATCH_SECONDS = 0.05  # that a batch may take where it has more than one image of a request: others wait for its end
+_UNDECODED = 0.75  # of the places: for images that are not decoded yet, beyond the first of each request
+_LEAST_SHARE = 4  # images in a batch, however long they take
 
 
 class Overloaded(Exception):
@@ -43,6 +46,7 @@ class Computed:
 class _Item:
     image: Tensor  # C H W uint8
     served: ServedModel
+    owner: object
     future: "asyncio.Future[Computed]"
     since: float = field(default_factory=time.monotonic)
 
@@ -56,6 +60,11 @@ class Reservation:
     undecoded: int = 0  # of the images
     bytes: int = 0
     upload: UploadRate | None = None  # while its body arrives
+
+    @property
+    def undecoded_rest(self) -> int:
+        """Images that are not decoded yet, beyond the first of them."""
+        return max(0, self.undecoded - 1)
 
     def add_images(self, count: int) -> None:
         """Reserves room for images whose files have arrived, or raises Overloaded."""
@@ -94,20 +103,32 @@ class Limiter:
         self._requests: set[Reservation] = set()
 
     @property
-    def delay(self) -> float:
-        """How long a new image would wait in the queue, in seconds; 0 while no rate is known.
+    def share(self) -> int:
+        """Images in a batch, where there are fewer requests."""
+        return max(_LEAST_SHARE, int(self.rate * _BATCH_SECONDS))
 
-        Requests take turns to be decoded: of those that a request has left to decode, one is ahead of a new image.
+    def delay(self, count: int = 1) -> float:
+        """How long a request with so many images would wait for others, in seconds; 0 while no rate is known.
+
+        Requests take turns to be decoded and to be computed: of another request, no more images are ahead than this one
+        has itself, or than a batch takes of it; and of those that are not decoded yet, one.
         """
-        behind = sum(max(0, one.undecoded - 1) for one in self._requests)
-        return (self.images - behind) / self.rate if self.rate else 0.0
+        most = max(count, self.share)
+        ahead = sum(min(most, one.images - one.undecoded_rest) for one in self._requests)
+        return ahead / self.rate if self.rate else 0.0
 
     def check(self, count: int) -> None:
-        """Raises Overloaded when so many more images would be too many, or would wait too long."""
-        if self.images and self.images + count > self.config.max_waiting:
-            raise Overloaded("full", self.delay)
-        if self.delay > self.config.max_delay:
-            raise Overloaded("slow", self.delay - self.config.max_delay)
+        """Raises Overloaded when so many more images would be too many, or would wait too long.
+
+        Three quarters of the places are for images beyond the first of a request that are not decoded yet, and of
+        those that are free there a request gets at most half. So a few requests with many images that take long leave
+        room for others.
+        """
+        room = int(_UNDECODED * self.config.max_waiting) - sum(one.undecoded_rest for one in self._requests)
+        if self.images and (self.images + count > self.config.max_waiting or count - 1 > max(0, room + 1) // 2):
+            raise Overloaded("full", self.delay(count))
+        if (delay := self.delay(count)) > self.config.max_delay:
+            raise Overloaded("slow", delay - self.config.max_delay)
 
     def slowest(self) -> Reservation | None:
         """The upload in progress with the lowest rate, of those that hold memory."""
@@ -133,21 +154,22 @@ class Batcher:
     """A thread that takes up to `max_batch` queued images for one model and computes them together.
 
     It waits at most `batch_wait`, and only for images that are admitted and not decoded yet: a single request is
-    computed at once, and while one batch is computed the next one fills up.
+    computed at once, and while one batch is computed the next one fills up. Requests take turns: a batch has an image
+    of each that waits, and more of them only as long as it takes no more than a twentieth of a second.
     """
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter, self._config, self._metrics = limiter, limiter.config, limiter.metrics
-        self._queue: deque[_Item] = deque()
+        self._queue: Turns[_Item] = Turns()
         self._wake, self._closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self._thread.start()
 
-    async def compute(self, image: Tensor, served: ServedModel) -> Computed:
-        """The outputs of a uint8 image C H W that is resized and cropped to the size of the model."""
+    async def compute(self, image: Tensor, served: ServedModel, *, owner: object) -> Computed:
+        """The outputs of a uint8 image C H W of a request, resized and cropped to the size of the model."""
         future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
         with self._wake:
-            self._queue.append(_Item(image, served, future))
+            self._queue.add(_Item(image, served, owner, future))
             self._wake.notify()
         return await future
 
@@ -181,7 +203,7 @@ class Batcher:
                     self._wake.wait()
                 if not self._queue:
                     return []
-                until = self._queue[0].since + self._config.batch_wait
+                until = min(item.since for item in self._queue.heads()) + self._config.batch_wait
                 while self._expects_more() and (left := until - time.monotonic()) > 0:
                     self._wake.wait(left)
                 if batch := self._take():
@@ -192,13 +214,12 @@ class Batcher:
 
     def _take(self) -> list[_Item]:
         batch: list[_Item] = []
-        while self._queue and len(batch) < self._config.max_batch:
-            if self._queue[0].future.cancelled():  # its request was cancelled
-                self._queue.popleft()
-            elif batch and self._queue[0].served is not batch[0].served:
+        most = min(self._config.max_batch, max(self._limiter.share, self._queue.owners))
+        while len(batch) < most:
+            item = self._queue.take(lambda item: not batch or item.served is batch[0].served)
+            if item is None:
                 break
-            else:
-                batch.append(self._queue.popleft())
+            batch.append(item)
         return batch
 
     def _deliver(

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,14 +29,15 @@ from vitrail.errors import BrokenImage
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import FORMATS, ServeConfig
 from vitrail.serve.decoder import CHANNELS, receive_message, send_message
+from vitrail.serve.turns import Turns
 from vitrail.serve.upload import File
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
-_NICE = 5  # a third of the processor where there is other work; with 19, other programs could starve it
+_NICE = 10  # a tenth of the processor where there is other work; with 19, other programs could starve it
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
-_LONG = 0.2  # seconds of processor time after which a decoder gets less of the processor than all other work
-_QUICK = 1.0  # seconds of processor time after which a picture makes room for those of other requests
-_LATE = 0.2  # seconds that another request must have waited for its first decoder
+_DEMOTE_AFTER = 0.2  # seconds of processor time: then it gets less of the processor than all other work
+_YIELD_AFTER = 1.0  # seconds of processor time after which a picture makes room for those of other requests
+_OTHERS_WAIT = 0.2  # seconds that another request must have waited for its first decoder
 _IDLE = 30.0  # seconds after which a decoder without work ends
 _KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
 _STARTING = 30.0  # seconds that a fork server may take
@@ -44,11 +45,15 @@ _STARTING = 30.0  # seconds that a fork server may take
 T = TypeVar("T")
 
 
-class _Abandoned(Exception):
+class _Cancelled(Exception):
     """Nobody waits for this picture any more."""
 
 
-class _Died(BrokenImage):
+class _Postponed(Exception):
+    """It takes long, and so do as many others as may at a time."""
+
+
+class _DecoderCrashed(BrokenImage):
     """The decoder ended before its answer, for whatever reason, or its answer is not one."""
 
 
@@ -146,10 +151,10 @@ class Decoder:
             if self.end(kill=False) == signal.SIGPROF:
                 seconds = self._config.decode_seconds
                 raise BrokenImage(f"{file.name} cannot be decoded within {seconds:g} s of processor time") from None
-            raise _Died(f"{file.name} cannot be decoded: it crashes the decoder") from None
+            raise _DecoderCrashed(f"{file.name} cannot be decoded: it crashes the decoder") from None
         except ValueError:  # whatever it says, it is not to be trusted any more
             self.end(kill=True)
-            raise _Died(f"{file.name} cannot be decoded: the answer of the decoder is not valid") from None
+            raise _DecoderCrashed(f"{file.name} cannot be decoded: the answer of the decoder is not valid") from None
         except BaseException:
             self.end(kill=True)
             raise
@@ -180,7 +185,7 @@ class Decoder:
             seconds = _processor_time(self.pid) - before
             if (error := give_up(seconds)) is not None:
                 raise error
-            if seconds > _LONG and not self.demoted:
+            if seconds > _DEMOTE_AFTER and not self.demoted:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
                 self.demoted = True
@@ -208,16 +213,22 @@ class _Job:
     owner: object
     future: "asyncio.Future[Any]"
     since: float = field(default_factory=time.monotonic)
+    long: bool = False  # whether it took more than `_DEMOTE_AFTER`
 
 
 class DecoderPool:
-    """Up to `decoders` processes; requests take turns, and no request has all of them unless there is only one."""
+    """Up to `decoders` processes; requests take turns.
+
+    Unless there is only one decoder, no request has all of them, and neither have pictures that take long: one that
+    does while the others do, too, begins again when one of them is done. So one decoder is soon there for the rest.
+    """
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
-        self._share = max(1, config.decoders - 1)
-        self._queues: dict[object, deque[_Job]] = {}  # by request, the next one first
+        self._share = max(1, config.decoders - 1)  # of a request, and of pictures that take long
+        self._queue: Turns[_Job] = Turns()
         self._running: Counter[object] = Counter()
+        self._long = 0  # of those that run
         self._wake, self._closed = threading.Condition(), False
         self._threads: set[threading.Thread] = set()
         self._idle = 0
@@ -231,7 +242,7 @@ class DecoderPool:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._wake:
-            self._queues.setdefault(owner, deque()).append(_Job(file, work, owner, future))
+            self._queue.add(_Job(file, work, owner, future))
             if not self._idle and len(self._threads) < self._config.decoders:
                 thread = threading.Thread(target=self._run, name="decoding", daemon=True)
                 self._threads.add(thread)
@@ -251,16 +262,16 @@ class DecoderPool:
     def _run(self) -> None:
         decoder: Decoder | None = None
         while (job := self._take()) is not None:
-            give_up = functools.partial(self._give_up, job)
+            deliver: Callable[[], None] | None = None
             try:
                 decoder = self._alive(decoder)
                 try:
-                    pixels = decoder.decode(job.file, give_up)
-                except _Died:  # perhaps of something else: once more, in a new one
+                    result = self._decoded(job, decoder)
+                except _DecoderCrashed:  # perhaps of something else: once more, in a new one
                     decoder = self._alive(decoder)
-                    pixels = decoder.decode(job.file, give_up)
-                result = job.work(pixels)
-                del pixels
+                    result = self._decoded(job, decoder)
+            except _Postponed:
+                pass
             except OSError:  # no process, no memory, no file descriptor
                 deliver = functools.partial(_fail, job.future, Overloaded("decoders", 1))
             except Exception as error:  # the thread must survive any error; the request receives it
@@ -270,15 +281,16 @@ class DecoderPool:
                 del result
             if decoder is not None:
                 decoder.release()
-            with self._wake:
-                self._running[job.owner] -= 1
-                self._running += Counter()  # without zeros
-                self._wake.notify()
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this
-                job.future.get_loop().call_soon_threadsafe(deliver)
+            self._finish(job, postponed=deliver is None)
+            if deliver is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this
+                    job.future.get_loop().call_soon_threadsafe(deliver)
             del job, deliver
         if decoder is not None:
             decoder.end(kill=True)
+
+    def _decoded(self, job: _Job, decoder: Decoder) -> Any:
+        return job.work(decoder.decode(job.file, functools.partial(self._give_up, job)))
 
     def _alive(self, decoder: Decoder | None) -> Decoder:
         if decoder is not None and decoder.demoted:
@@ -289,40 +301,46 @@ class DecoderPool:
         """The next picture; None when there is none for long, or ever."""
         with self._wake:
             until = time.monotonic() + _IDLE
-            while (job := self._next()) is None:
+            while (job := self._queue.take(self._may_run)) is None:
                 left = until - time.monotonic()
-                if left <= 0 or (self._closed and not self._queues):
+                if left <= 0 or (self._closed and not self._queue):
                     self._threads.discard(threading.current_thread())
                     return None
                 self._idle += 1
                 self._wake.wait(left)
                 self._idle -= 1
             self._running[job.owner] += 1
+            self._long += job.long
+            if (following := self._queue.head(job.owner)) is not None:
+                following.since = time.monotonic()  # its request has had a turn
             return job
 
-    def _next(self) -> _Job | None:
-        for owner, queue in list(self._queues.items()):
-            while queue and queue[0].future.cancelled():
-                queue.popleft()
-            if not queue:
-                del self._queues[owner]
-            elif self._running[owner] < self._share:
-                del self._queues[owner]  # it goes to the end: the others are next
-                job = queue.popleft()
-                if queue:
-                    self._queues[owner] = queue
-                    queue[0].since = time.monotonic()  # it has had its turn
-                return job
-        return None
+    def _may_run(self, job: _Job) -> bool:
+        return self._running[job.owner] < self._share and not (job.long and self._long >= self._share)
+
+    def _finish(self, job: _Job, *, postponed: bool) -> None:
+        with self._wake:
+            self._running[job.owner] -= 1
+            self._running += Counter()  # without zeros
+            self._long -= job.long
+            if postponed:
+                job.long, job.since = True, time.monotonic()
+                self._queue.put_back(job)
+            self._wake.notify()
 
     def _give_up(self, job: _Job, seconds: float) -> Exception | None:
         if job.future.cancelled():  # its client has left, or its time is over
-            return _Abandoned()
-        if seconds <= _QUICK:
-            return None
-        late = time.monotonic() - _LATE
+            return _Cancelled()
         with self._wake:
-            waits = any(queue[0].since < late for one, queue in self._queues.items() if not self._running[one])
+            if seconds > _DEMOTE_AFTER and not job.long:
+                if self._long >= self._share:
+                    return _Postponed()
+                job.long = True
+                self._long += 1
+            if seconds <= _YIELD_AFTER:
+                return None
+            late = time.monotonic() - _OTHERS_WAIT
+            waits = any(head.since < late for head in self._queue.heads() if not self._running[head.owner])
         return Overloaded("decoders", 1) if waits else None
 
 

@@ -1,7 +1,11 @@
 """/explain: how much each pixel of an image matters for one output of the model."""
 
 import asyncio
+import contextlib
 import functools
+import os
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +22,8 @@ from vitrail.serve.overlay import blend, contrast, data_url, display_crop, overl
 from vitrail.serve.predict import Decoded, Predictor, answer_of, describe, since
 from vitrail.serve.request import Request
 from vitrail.serve.upload import File
+
+_NICE = 10  # a tenth of the processor where there is other work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +48,12 @@ class Explained(NamedTuple):
 
 
 class ExplainHandler:
-    """Answers /explain. Explanations run one after the other, beside the batches."""
+    """Answers /explain. Explanations run one after the other, beside the batches and at a lower priority."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor, self._config = predictor, predictor.config
         self._running = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer", initializer=_lower_priority)
 
     async def explain(self, request: Request, served: ServedModel) -> Response:
         """The saliency map of one image: as JSON, or as a picture for `Accept: image/png`."""
@@ -90,7 +96,7 @@ class ExplainHandler:
         assert served.explainer is not None  # noqa: S101  (checked before the body was read)
         show = functools.partial(display_crop, preprocess=served.engine.preprocess)
         decoded = await self._predictor.decode(file, request, served, show=show)
-        computed = await self._predictor.compute(decoded, served)
+        computed = await self._predictor.compute(decoded, request, served)
         target = options.target
         if target is None:
             target = int(served.engine.task.explain_target(dict(computed.outputs), None)[0])
@@ -104,6 +110,13 @@ class ExplainHandler:
             raise HTTPException(501, str(error)) from None
         finally:
             self._running -= 1
+
+
+def _lower_priority() -> None:
+    """Of this thread, and of those that torch starts for it: predictions are short, and go first."""
+    if sys.platform == "linux":  # elsewhere, priorities belong to processes
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _explain(explainer: Explainer, decoded: Decoded, options: Options, computed: Computed, target: int) -> Explained:

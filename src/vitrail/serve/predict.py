@@ -85,9 +85,9 @@ class Predictor:
             self.metrics.add("broken_images_total")
             raise HTTPException(422, str(error)) from None
 
-    async def compute(self, decoded: Decoded, served: ServedModel) -> Computed:
+    async def compute(self, decoded: Decoded, request: Request, served: ServedModel) -> Computed:
         """The outputs of an image."""
-        return await self._batcher.compute(decoded.fitted, served)
+        return await self._batcher.compute(decoded.fitted, served, owner=request)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs work beside the event loop."""
@@ -102,7 +102,7 @@ class Predictor:
             return {"name": file.name, "error": error.detail}
         finally:
             reservation.undecoded -= 1
-        computed = await self.compute(decoded, served)
+        computed = await self.compute(decoded, request, served)
         answer = answer_of(computed, served, top=top)
         if answer.has_position or display:  # masks of large pictures and drawings take long
             described = await self.in_thread(describe, answer, decoded, served)

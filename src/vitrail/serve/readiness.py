@@ -61,5 +61,5 @@ class Readiness:
         grey = trial_picture(served.engine.preprocess)[0, :1]  # 1 H W
         file = File("trial.png", await self._predictor.in_thread(png, grey))
         decoded = await self._predictor.decode(file, request, served)
-        computed = await self._predictor.compute(decoded, served)
+        computed = await self._predictor.compute(decoded, request, served)
         json.dumps(answer_of(computed, served, top=1).to_json(), allow_nan=False)
