@@ -20,6 +20,8 @@ PUBLISHED = {  # the paper's table 2 rounds these, and counts B2 at 260 pixels
     "efficientnet_b5": Published(30.390, 10.266, "torchvision"),
     "efficientnet_b6": Published(43.041, 19.068, "torchvision"),
     "efficientnet_b7": Published(66.348, 37.746, "torchvision"),
+    "efficientnet_lite0": Published(4.652, 0.385, "timm"),
+    "efficientnet_lite2": Published(6.092, 0.860, "timm"),
 }
 
 
@@ -82,3 +84,14 @@ def test_padding_after_leaves_names_and_fuses():
 def test_every_halving_says_how_it_pads():
     with pytest.raises(ConfigError, match=r"pad_after.* 2 .*5"):
         create("efficientnet_b0", pad_after=(True, False))
+
+
+def test_lite_has_neither_squeeze_excite_nor_silu():
+    model = create("efficientnet_lite2")
+    kinds = {type(module) for module in model.modules()}
+    assert nn.ReLU6 in kinds
+    assert nn.SiLU not in kinds
+    assert all(isinstance(block.squeeze, nn.Identity) for block in model.blocks)
+    config = model.config
+    assert (config.depths[0], config.depths[-1], config.stem_dim, config.final_dim) == (1, 1, 32, 1280)
+    assert config.dims == (16, 24, 48, 88, 120, 208, 352)

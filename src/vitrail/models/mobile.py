@@ -38,13 +38,19 @@ class Mobile(Staged):
     config: MobileConfig
 
     def __init__(
-        self, config: MobileConfig, stages: Iterable[Stage], *, stem: type[ConvNorm] = ConvNorm, eps: float = 1e-5
+        self,
+        config: MobileConfig,
+        stages: Iterable[Stage],
+        *,
+        stem: type[ConvNorm] = ConvNorm,
+        activation: type[nn.Module] = nn.SiLU,
+        eps: float = 1e-5,
     ) -> None:
         super().__init__(config)
-        self.stem = stem(config.channels, config.stem_dim, 3, stride=2, activation=nn.SiLU(), eps=eps)
+        self.stem = stem(config.channels, config.stem_dim, 3, stride=2, activation=activation(), eps=eps)
         self.stages = nn.ModuleList(stages)
         self.norm = nn.Identity()
-        self.final = ConvNorm(config.dims[-1], config.final_dim, 1, activation=nn.SiLU(), eps=eps)
+        self.final = ConvNorm(config.dims[-1], config.final_dim, 1, activation=activation(), eps=eps)
         self.head = self.new_head()
         initialise(self, "trunc_normal")
         initialise_convolutions(self)

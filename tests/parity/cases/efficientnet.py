@@ -20,6 +20,7 @@ def hf_stages(model: nn.Module, images: Tensor) -> Outputs:
 CASES = [
     from_timm("efficientnet_b0", image_size=(64, 64), num_classes=7),
     from_timm("efficientnet_b1", "odd size", image_size=(75, 50), num_classes=7, in_chans=1),
+    from_timm("efficientnet_lite2", image_size=(64, 64), num_classes=7),
     from_hf("EfficientNetForImageClassification", image_size=(64, 64), run=hf_stages, **B0),
     from_hf(
         "EfficientNetForImageClassification",

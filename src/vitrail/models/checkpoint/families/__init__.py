@@ -25,6 +25,7 @@ TRANSLATIONS: tuple[Translation, ...] = (
     resnet.HF_DEEP,
     efficientnet.TIMM,
     efficientnet.HF,
+    efficientnet.AUTHORS,
     mobilevit.TIMM,
     mobilevit.HF,
     fastvit.TIMM,

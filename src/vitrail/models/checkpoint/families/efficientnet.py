@@ -1,4 +1,4 @@
-"""EfficientNets of timm and of Hugging Face."""
+"""EfficientNets of timm, of Hugging Face, and of the PyTorch packages that hold the authors' weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def _timm(config: EfficientNetConfig) -> list[Rule]:
         *linear("head", "classifier"),
     ]
     for ours, group, index in _blocks(config):
-        rules += _timm_block(ours, f"blocks.{group}.{index}", expands=GROUPS[group][2] > 1)
+        rules += _timm_block(ours, f"blocks.{group}.{index}", expands=GROUPS[group][2] > 1, lite=config.lite)
     return rules
 
 
@@ -31,12 +31,13 @@ def _blocks(config: EfficientNetConfig) -> Iterator[tuple[str, int, int]]:
             block += 1
 
 
-def _timm_block(ours: str, theirs: str, *, expands: bool) -> list[Rule]:
+def _timm_block(ours: str, theirs: str, *, expands: bool, lite: bool) -> list[Rule]:
     layers = {"expand": "conv_pw", "filter": "conv_dw", "project": "conv_pwl"}
     if not expands:
         layers = {"filter": "conv_dw", "project": "conv_pw"}
-    rules = [*linear(f"{ours}.squeeze.reduce", f"{theirs}.se.conv_reduce")]
-    rules += linear(f"{ours}.squeeze.expand", f"{theirs}.se.conv_expand")
+    rules = list[Rule]()
+    for part in () if lite else ("reduce", "expand"):
+        rules += linear(f"{ours}.squeeze.{part}", f"{theirs}.se.conv_{part}")
     for number, (layer, conv) in enumerate(layers.items(), start=1):
         rules += conv_norm(f"{ours}.{layer}", f"{theirs}.{conv}", f"{theirs}.bn{number}")
     return rules
@@ -63,6 +64,37 @@ def _hf(config: EfficientNetConfig) -> list[Rule]:
     return rules
 
 
+def _authors(config: EfficientNetConfig) -> list[Rule]:
+    """The names of `efficientnet_pytorch` and `efficientnet_lite_pytorch`."""
+    rules = [
+        *conv_norm("stem", "_conv_stem", "_bn0"),
+        *conv_norm("final", "_conv_head", "_bn1"),
+        *linear("head", "_fc"),
+    ]
+    for number, (ours, group, _) in enumerate(_blocks(config)):
+        theirs = f"_blocks.{number}"
+        for part in () if config.lite else ("reduce", "expand"):
+            rules += linear(f"{ours}.squeeze.{part}", f"{theirs}._se_{part}")
+        layers = {
+            "expand": ("_expand_conv", "_bn0"),
+            "filter": ("_depthwise_conv", "_bn1"),
+            "project": ("_project_conv", "_bn2"),
+        }
+        for layer, (conv, norm) in layers.items():
+            if layer != "expand" or GROUPS[group][2] > 1:
+                rules += conv_norm(f"{ours}.{layer}", f"{theirs}.{conv}", f"{theirs}.{norm}")
+    return rules
+
+
+def _padded(said: Mapping[str, Any], config: EfficientNetConfig) -> Mapping[str, Any]:
+    """Padding as TensorFlow's "same" for the image size: even sizes after the pixels, odd ones around them."""
+    after, side = [], config.image_size[0]
+    for _ in range(config.num_levels):
+        after.append(side % 2 == 0)
+        side = (side + 1) // 2
+    return {"pad_after": tuple(after), "eps": 1e-3}
+
+
 class _HuggingFace(Translation):
     """Sizes are given by factors, and paddings by block numbers, which depend on them: all are read at once."""
 
@@ -87,6 +119,8 @@ def _halving(depths: Sequence[int]) -> list[int]:
 
 
 def _hf_config(config: EfficientNetConfig) -> Mapping[str, Any]:
+    if config.lite:
+        raise Unsupported("Hugging Face has no EfficientNet-Lite")
     if not config.pad_after[0]:
         raise Unsupported("Hugging Face's EfficientNet pads its first convolution at the bottom and right only")
     for wider, deeper, _ in SCALES.values():
@@ -110,7 +144,7 @@ def _hf_config(config: EfficientNetConfig) -> Mapping[str, Any]:
 TIMM = Translation(
     peer="timm",
     family="efficientnet",
-    marks=("conv_stem.weight", "blocks.0.0.se.conv_reduce.weight", "blocks.6.0.conv_pwl.weight", "conv_head.weight"),
+    marks=("conv_stem.weight", "blocks.0.0.conv_dw.weight", "blocks.6.0.conv_pwl.weight", "conv_head.weight"),
     rules=_timm,
     options={},
     describe=timm_card,
@@ -135,4 +169,12 @@ HF = _HuggingFace(
         "expand_ratios": only("expand_ratios", [expansion for _, _, expansion in GROUPS]),
     },
     describe=_hf_config,
+)
+AUTHORS = Translation(
+    peer="authors",
+    family="efficientnet",
+    marks=("_conv_stem.weight", "_blocks.0._depthwise_conv.weight", "_conv_head.weight", "_bn1.weight"),
+    rules=_authors,
+    options={},
+    together=_padded,
 )
