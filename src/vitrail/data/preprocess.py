@@ -101,6 +101,17 @@ class Preprocess(Config):
         A map takes (x, y, 1) of an output pixel to x, y in the picture, in pixels, the first pixel's centre at 0.5.
         Grey becomes RGB by repetition, RGB becomes grey by luma (ITU-R 601).
         """
+        images = self._with_channels(images)
+        fitted = (self._window if self.resize == "window" else self._centred)(images)
+        maps = self.maps(torch.tensor([images.shape[2:]])).to(images.device)
+        return fitted.expand(-1, self.channels, -1, -1), maps.expand(len(images), 2, 3)
+
+    def whole(self, images: Tensor, size: Size) -> Tensor:
+        """Whole pictures resized to any size, with the channels of the model: uint8 B C H W -> uint8 B c *size."""
+        return self.resized(self._with_channels(images), size).expand(-1, self.channels, -1, -1)
+
+    def _with_channels(self, images: Tensor) -> Tensor:
+        """Pictures with as many channels as the model takes, or with one, which is repeated later."""
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
             raise InputError(
                 f"images are {images.dtype} of shape {tuple(images.shape)}; "
@@ -108,11 +119,7 @@ class Preprocess(Config):
             )
         if self.channels not in (1, 3):
             raise InputError(f"the model takes {self.channels} channels; pictures have 1 or 3")
-        if images.shape[1] > self.channels:
-            images = luma(images)
-        fitted = (self._window if self.resize == "window" else self._centred)(images)
-        maps = self.maps(torch.tensor([images.shape[2:]])).to(images.device)
-        return fitted.expand(-1, self.channels, -1, -1), maps.expand(len(images), 2, 3)
+        return luma(images) if images.shape[1] > self.channels else images
 
     def maps(self, sizes: Tensor) -> Tensor:
         """The maps of `fit` for pictures of these heights and widths: M 2 -> M 2 3."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.layers.attention.deformable_multiscale import MultiScaleDeformableAttention
 from vitrail.layers.attention.positioned import PositionedAttention
+from vitrail.layers.padding import Padding
 from vitrail.layers.patch import Grid
 
 
@@ -46,10 +47,10 @@ class EncoderLayer(nn.Module):
         self.mlp = FeedForward(dim, hidden, activation)
         self.after_mlp = AddNorm(dim, dropout=dropout)
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """B N D, and positions that broadcast to it -> B N D."""
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """B N D, and positions that broadcast to it -> B N D; `mask`, B 1 1 N, is False for padding."""
         placed = tokens + positions
-        tokens = self.after_attention(tokens, self.attention(placed, placed, tokens))
+        tokens = self.after_attention(tokens, self.attention(placed, placed, tokens, mask))
         return self.after_mlp(tokens, self.mlp(tokens))
 
 
@@ -65,11 +66,18 @@ class DecoderLayer(nn.Module):
         self.mlp = FeedForward(dim, hidden)
         self.after_mlp = AddNorm(dim, dropout=dropout)
 
-    def forward(self, queries: Tensor, query_positions: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
-        """B Q D and B N D, and positions that broadcast to each -> B Q D."""
+    def forward(
+        self,
+        queries: Tensor,
+        query_positions: Tensor,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """B Q D and B N D, and positions that broadcast to each -> B Q D; `mask`, B 1 1 N, is False for padding."""
         placed = queries + query_positions
         queries = self.after_attention(queries, self.attention(placed, placed, queries))
-        queries = self.after_cross(queries, self.cross(queries + query_positions, tokens + positions, tokens))
+        queries = self.after_cross(queries, self.cross(queries + query_positions, tokens + positions, tokens, mask))
         return self.after_mlp(queries, self.mlp(queries))
 
 
@@ -85,9 +93,17 @@ class DeformableEncoderLayer(nn.Module):
         self.mlp = FeedForward(dim, hidden)
         self.after_mlp = AddNorm(dim, dropout=dropout)
 
-    def forward(self, tokens: Tensor, positions: Tensor, references: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        references: Tensor,
+        grids: Sequence[Grid],
+        padding: Padding | None = None,
+    ) -> Tensor:
         """B S D, its positions, and the reference points B S L 2 -> B S D."""
-        found = self.attention(tokens + positions, references, tokens, grids)
+        hidden = None if padding is None else padding.tokens
+        found = self.attention(tokens + positions, references, tokens, grids, hidden)
         tokens = self.after_attention(tokens, found)
         return self.after_mlp(tokens, self.mlp(tokens))
 
@@ -115,6 +131,7 @@ class DeformableDecoderLayer(nn.Module):
         grids: Sequence[Grid],
         *,
         mask: Tensor | None = None,
+        padding: Padding | None = None,
     ) -> Tensor:
         """B Q D, its positions, references B Q 2 (or 4) and the image's tokens B S D -> B Q D.
 
@@ -123,7 +140,10 @@ class DeformableDecoderLayer(nn.Module):
         placed = queries + positions
         queries = self.after_attention(queries, self.attention(placed, placed, queries, mask))
         every_level = references[:, :, None].expand(-1, -1, len(grids), -1)  # B Q L 2 or 4
-        queries = self.after_cross(queries, self.cross(queries + positions, every_level, tokens, grids))
+        hidden = None
+        if padding is not None:
+            every_level, hidden = padding.scaled(references[:, :, None]), padding.tokens
+        queries = self.after_cross(queries, self.cross(queries + positions, every_level, tokens, grids, hidden))
         return self.after_mlp(queries, self.mlp(queries))
 
 

@@ -110,7 +110,9 @@ class AddedPosition(Gridded):
 
 
 class LearnedPosition(AddedPosition):
-    """A learned table P+N D, resampled as an image of h x w pixels."""
+    """A learned table P+N D, resampled as an image of h x w pixels: by timm's filter, or a `bilinear` one."""
+
+    bilinear = False
 
     def __init__(self, dim: int, *, grid: Grid, num_prefix: int) -> None:
         super().__init__(grid)
@@ -122,7 +124,7 @@ class LearnedPosition(AddedPosition):
         if grid == self.grid:
             return self.table
         prefix, patches = self.table[: self.num_prefix], self.table[self.num_prefix :]
-        return torch.cat([prefix, resample(patches, self.grid, grid)])
+        return torch.cat([prefix, resample(patches, self.grid, grid, bilinear=self.bilinear)])
 
     def resize(self, grid: Grid) -> None:
         """Resamples the table in place."""
@@ -203,10 +205,10 @@ def frequencies(count: int, theta: float, *, endpoint: bool = False) -> Tensor:
     return theta**-steps
 
 
-def resample(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Resamples vectors on a grid, N D -> N' D, as timm does: bicubic, antialiased, in float32."""
+def resample(table: Tensor, old: Grid, new: Grid, *, bilinear: bool = False) -> Tensor:
+    """Resamples vectors on a grid, N D -> N' D, as timm does: bicubic, antialiased, in float32; or bilinear."""
     if old == new:
         return table
     image = table.float().unflatten(0, old).permute(2, 0, 1)[None]  # h w D -> 1 D h w
-    image = F.interpolate(image, size=new, mode="bicubic", antialias=True)
+    image = F.interpolate(image, size=new, mode="bilinear" if bilinear else "bicubic", antialias=not bilinear)
     return image[0].permute(1, 2, 0).flatten(0, 1).to(table.dtype)  # h' w' D -> N' D

@@ -10,19 +10,24 @@ from vitrail.layers.patch import Grid
 _TEMPERATURE = 10000.0
 
 
-def sine_position(grid: Grid, dim: int, *, like: Tensor, shift: float = 0.0) -> Tensor:
+def sine_position(grid: Grid, dim: int, *, like: Tensor, shift: float = 0.0, counts: Tensor | None = None) -> Tensor:
     """The position of each cell, its row and column scaled to 0 ... 2 pi: N D (DETR, arXiv:2005.12872).
 
     The first half of D is the row, the second the column; `like` gives the device and type. Cells are counted from 1,
-    less `shift`: with 0.5 the positions are those of their centres, as in Deformable DETR.
+    less `shift`: with 0.5 the positions are those of their centres, as in Deformable DETR. In a padded batch `counts`,
+    B 2, are how many columns and rows belong to each image, which are scaled instead: B N D.
     """
     first = 1 - shift
     counted = [torch.arange(count, device=like.device, dtype=like.dtype) + first for count in grid]
-    shares = (cells / (count + 1e-6) for cells, count in zip(counted, grid, strict=True))
-    rows, columns = (_waves(share, dim // 2) for share in shares)  # h D/2, w D/2
+    if counts is None:
+        shares = [cells / (count + 1e-6) for cells, count in zip(counted, grid, strict=True)]
+    else:
+        shares = [cells / (counts[:, 1 - axis, None].to(like) + 1e-6) for axis, cells in enumerate(counted)]  # B h, B w
+    rows, columns = (_waves(share, dim // 2) for share in shares)  # ... h D/2, ... w D/2
     height, width = grid
-    both = [rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)]
-    return torch.cat(both, dim=2).flatten(0, 1)  # h w D -> N D
+    both = [rows.unsqueeze(-2).expand(*rows.shape[:-1], width, -1), columns.unsqueeze(-3)]
+    both[1] = both[1].expand(*columns.shape[:-2], height, width, -1)
+    return torch.cat(both, dim=-1).flatten(-3, -2)  # ... h w D -> ... N D
 
 
 def box_position(boxes: Tensor, dim: int) -> Tensor:

@@ -17,7 +17,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage, ConfigError, DataError, InputError
 from vitrail.files import read_bytes
 from vitrail.runs.drawings import Drawings
-from vitrail.runs.predictor import Predictor
+from vitrail.runs.predictor import Predictor, whole_pictures
 from vitrail.runs.tiled import NotFinite, find_in_tiles
 from vitrail.tasks.answer import Answer, Prediction
 from vitrail.tasks.task import finite_rows
@@ -36,10 +36,9 @@ class Asked(NamedTuple):
     tile: int | None = None
     drawings: Drawings | None = None
 
-    @property
-    def keeps_pictures(self) -> bool:
+    def keeps_pictures(self, model: Predictor) -> bool:
         """Whether pictures are needed at their own size."""
-        return self.tile is not None or self.drawings is not None
+        return self.tile is not None or self.drawings is not None or whole_pictures(model) is not None
 
 
 class Read(NamedTuple):
@@ -97,7 +96,7 @@ def predict(
         some, drawings = iter(every), Drawings(draw, names)
     asked = Asked(top, tile, drawings)
     results: list[Prediction] = []
-    for batch in _batches(some, model.preprocess, batch_size, asked):
+    for batch in _batches(some, model, batch_size, asked):
         for result in answered(model, batch, asked):
             results.append(result)
             if on_result is not None:
@@ -107,7 +106,8 @@ def predict(
 
 def answered(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
     """An answer for each image, in pixels of its picture, or the reason why there is none."""
-    found = (_of_tiles if asked.tile is not None else _of_images)(model, batch, asked)
+    by = _of_images if whole_pictures(model) is None else _of_pictures
+    found = (by if asked.tile is None else _of_tiles)(model, batch, asked)
     for read, result in zip(batch, found, strict=True):
         if asked.drawings is not None and result.answer is not None and read.picture is not None:
             asked.drawings.write(read.name, read.picture, result.answer)
@@ -124,6 +124,20 @@ def _of_images(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterato
             yield Prediction(read.name, error=not_finite(model, read.name))
         else:
             yield Prediction(read.name, answer.placed(read.maps, read.size))
+
+
+def _of_pictures(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
+    """Each picture at a size of its own; answers are in its pixels already."""
+    reader = whole_pictures(model)
+    assert reader is not None  # noqa: S101  (the caller looked)
+    found = iter(reader.outputs([read.picture for read in batch if read.picture is not None]))
+    for read in batch:
+        if read.picture is None:
+            yield Prediction(read.name, error=read.error)
+        elif not all(finite_rows(outputs := next(found))):
+            yield Prediction(read.name, error=not_finite(model, read.name))
+        else:
+            yield Prediction(read.name, model.task.decode(outputs, top=asked.top)[0])
 
 
 def _of_tiles(model: Predictor, batch: Sequence[Read], asked: Asked) -> Iterator[Prediction]:
@@ -163,13 +177,13 @@ def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:
             yield from _inputs(one)
 
 
-def _batches(inputs: Iterator[Input], preprocess: Preprocess, count: int, asked: Asked) -> Iterator[list[Read]]:
+def _batches(inputs: Iterator[Input], model: Predictor, count: int, asked: Asked) -> Iterator[list[Read]]:
     """Images, decoded side by side, in lists of `count`, or of a few where whole pictures are kept."""
-    count = min(count, FEW) if asked.keeps_pictures else count
+    keep = asked.keeps_pictures(model)
     numbered = enumerate(inputs)
     with ThreadPoolExecutor(_WORKERS) as pool:
-        while some := list(islice(numbered, count)):
-            yield list(pool.map(lambda item: _read(item[0], item[1], preprocess, keep=asked.keeps_pictures), some))
+        while some := list(islice(numbered, min(count, FEW) if keep else count)):
+            yield list(pool.map(lambda item: _read(item[0], item[1], model.preprocess, keep=keep), some))
 
 
 def _read(number: int, item: Input, preprocess: Preprocess, *, keep: bool) -> Read:

@@ -5,6 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from vitrail.data.preprocess import Preprocess
+from vitrail.runs.pictures import Pictures
 from vitrail.tasks.task import Task
 
 
@@ -24,3 +25,9 @@ class Predictor(Protocol):
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """Outputs of fitted images, uint8 B C *image_size."""
         ...
+
+
+def whole_pictures(model: Predictor) -> Pictures | None:
+    """What gives the model whole pictures at sizes of their own; None where all images have one size."""
+    found: Pictures | None = getattr(model, "pictures", None)
+    return found

@@ -1,6 +1,6 @@
 """Boxes in large pictures: the model sees the picture in overlapping tiles at full resolution."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError, ConfigError, Unsupported
-from vitrail.runs.predictor import Predictor
+from vitrail.runs.predictor import Predictor, whole_pictures
+from vitrail.tasks.answer import Answer
 from vitrail.tasks.detect.detect_answer import BoxesAnswer, FoundBox
 from vitrail.tasks.segment.windows import starts
 from vitrail.tasks.task import finite_rows
@@ -65,23 +66,33 @@ def find_in_tiles(model: Predictor, picture: Tensor, tile: int, *, batch_size: i
     tiles = cut((picture.shape[1], picture.shape[2]), tile)
     for first in range(0, len(tiles), batch_size):
         boxes += _found(model, picture, tiles[first : first + batch_size])
-    return BoxesAnswer(tuple(sorted(boxes, key=lambda box: -box.score)))
+    return BoxesAnswer(tuple(sorted(boxes, key=lambda box: -box.score)), (picture.shape[1], picture.shape[2]))
 
 
 def _found(model: Predictor, picture: Tensor, tiles: Sequence[Tile]) -> list[FoundBox]:
-    fitted, maps = [], []
-    for one in tiles:
-        pixels = picture[:, one.top : one.top + one.height, one.left : one.left + one.width]
-        image, place = model.preprocess.fit(pixels[None])
-        fitted.append(image)
-        maps.append(place[0])
-    outputs = model.outputs(torch.cat(fitted))
-    if not all(finite_rows(outputs)):
-        raise NotFinite("the model computed numbers that are not finite; its weights are damaged or too large")
+    cuts = [picture[:, one.top : one.top + one.height, one.left : one.left + one.width] for one in tiles]
     found: list[FoundBox] = []
-    for one, place, answer in zip(tiles, maps, model.task.decode(outputs), strict=True):
+    for one, answer in zip(tiles, _answers(model, cuts), strict=True):
         if not isinstance(answer, BoxesAnswer):
             raise Unsupported(f"tiles are for tasks that find boxes, not for {model.task.config.kind!r}")
-        placed = answer.placed(place, (one.height, one.width)).shifted(one.left, one.top)
-        found += [box for box in placed.boxes if one.owns(box)]
+        found += [box for box in answer.shifted(one.left, one.top).boxes if one.owns(box)]
     return found
+
+
+def _answers(model: Predictor, pictures: Sequence[Tensor]) -> list[Answer]:
+    """The answers to some pictures, uint8 C H W, in their pixels."""
+    if (reader := whole_pictures(model)) is not None:
+        every = reader.outputs(pictures)
+        _check(every)
+        return [model.task.decode(outputs)[0] for outputs in every]
+    fitted, maps = zip(*(model.preprocess.fit(picture[None]) for picture in pictures), strict=True)
+    outputs = model.outputs(torch.cat(fitted))
+    _check([outputs])
+    sizes = [(picture.shape[1], picture.shape[2]) for picture in pictures]
+    found = zip(model.task.decode(outputs), maps, sizes, strict=True)
+    return [answer.placed(place[0], size) for answer, place, size in found]
+
+
+def _check(every: Sequence[Mapping[str, Tensor]]) -> None:
+    if not all(all(finite_rows(outputs)) for outputs in every):
+        raise NotFinite("the model computed numbers that are not finite; its weights are damaged or too large")

@@ -30,6 +30,7 @@ from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.headed import open_head
 from vitrail.runs.paths import checkpoint_path, is_name
+from vitrail.runs.pictures import Pictures
 from vitrail.runs.predict import Array, Input, pixels, predict
 from vitrail.runs.record import FILE, RESULT, Record, Result, is_run
 from vitrail.runs.tiled import find_in_tiles
@@ -54,6 +55,7 @@ class TrainedModel:
     record: Record | None = None
     result: Result | None = None
     preprocess_known: bool = True  # read from a file; else the usual one is assumed
+    pictures: Pictures | None = None  # reads whole pictures at sizes of their own, as Hugging Face does it
 
     @property
     def task(self) -> Task:
@@ -116,7 +118,7 @@ class TrainedModel:
     @staticmethod
     def _score(task: Task, result: Result) -> str | None:
         name = task.best_metric
-        for split, key in (("test", f"test_{name}"), ("validation", name)):
+        for split, key in (("test", f"test_{name}"), ("validation", name), ("out-of-fold", f"oof_{name}")):
             if (value := result.metrics.get(key)) is not None:
                 return f"{split} {name} {value:.4f}"
         return None
@@ -135,8 +137,10 @@ def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None)
         return _random(str(source), image_size)
     path = checkpoint_path(source)
     if not is_run(path) and has_head(Path(path)):
-        task, preprocess = open_head(Path(path), image_size)
-        return TrainedModel(source=str(source), backbone=task.backbone, preprocess=preprocess, head=task.eval())
+        task, preprocess, pictures = open_head(Path(path), image_size)
+        return TrainedModel(
+            source=str(source), backbone=task.backbone, preprocess=preprocess, head=task, pictures=pictures
+        )
     record, result = (Record.read(path), Result.read(path)) if is_run(path) else (None, None)
     backbone = load(path, image_size=image_size)
     known = (record.preprocess if record is not None else None) or backbone.preprocess

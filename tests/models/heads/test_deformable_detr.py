@@ -85,7 +85,7 @@ def test_more_queries_than_tokens_are_refused():
 def test_a_plain_vit_has_a_simple_pyramid():
     model = tiny("vit_tiny_patch16")
     head = DeformableDetrConfig(**SMALL).build(model, 3).eval()
-    _, grids = head.encode(model.features(torch.randn(1, 3, *model.config.image_size)))
+    _, grids, _ = head.encode(model.features(torch.randn(1, 3, *model.config.image_size)))
     rows, columns = model.config.grid(model.config.image_size)
     assert grids == [(2 * rows, 2 * columns), (rows, columns), (-(-rows // 2), -(-columns // 2))]
 

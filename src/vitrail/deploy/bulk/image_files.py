@@ -24,12 +24,16 @@ _WORKERS, _BATCH = 8, 32
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file, or with `start` and `length` a part of a tar; the name is unique."""
+    """A file, or with `start` and `length` a part of a tar; the name is unique.
+
+    `below` is its path below the folder, the tar or the table that was given.
+    """
 
     name: str
     file: Path
     start: int = 0
     length: int | None = None
+    below: str = ""
 
     def read(self) -> bytes:
         """The bytes as they were stored."""
@@ -44,7 +48,8 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[ImageFile]:
         elif path.suffix.lower() in TABLES and path.is_file():
             yield from _in_table(path)
         else:
-            yield from (ImageFile(str(file), file) for file in image_files(path))
+            for file in image_files(path):
+                yield ImageFile(str(file), file, below=str(file.relative_to(path)) if file != path else file.name)
 
 
 def _in_tar(path: Path) -> Iterator[ImageFile]:
@@ -53,7 +58,7 @@ def _in_tar(path: Path) -> Iterator[ImageFile]:
         with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 if member.isfile() and Path(member.name).suffix.lower() in SUFFIXES:
-                    yield ImageFile(f"{path}/{member.name}", path, member.offset_data, member.size)
+                    yield ImageFile(f"{path}/{member.name}", path, member.offset_data, member.size, member.name)
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{path} is not a tar that can be read ({error}); unpack it if it is compressed") from error
 
@@ -69,7 +74,7 @@ def _in_table(path: Path) -> Iterator[ImageFile]:
             for row in rows:
                 if not row[column]:
                     raise DataError(f"{path}, line {rows.line_num}: the column {column!r} is empty")
-                yield ImageFile(str(path.parent / row[column]), path.parent / row[column])
+                yield ImageFile(str(path.parent / row[column]), path.parent / row[column], below=row[column])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a table of paths that can be read: {error}") from error
 
@@ -94,7 +99,7 @@ def predict_images(
         images = list(images)
         drawings = Drawings(draw, [image.name for image in images])
     left, asked = iter(images), Asked(top, tile, drawings)
-    keep = asked.keeps_pictures
+    keep = asked.keeps_pictures(model)
 
     def read(image: ImageFile) -> Read:
         return Read.of_file(image.name, image.file, image.read, model.preprocess, keep=keep)

@@ -10,7 +10,8 @@ from vitrail.errors import ConfigError
 class PositionedAttention(nn.Module):
     """Queries B M D, keys B N D and values B N D -> B M D; positions are added by the caller.
 
-    `mask`, M N, is True where a query may attend to a key; without one it may attend to all.
+    `mask`, M N or what broadcasts to B A M N, is True where a query may attend to a key; without one it may attend to
+    all.
     """
 
     def __init__(self, dim: int, *, num_heads: int, dropout: float = 0.0) -> None:

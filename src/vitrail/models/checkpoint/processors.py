@@ -13,7 +13,7 @@ from vitrail.errors import Notice
 _HALF = (0.5, 0.5, 0.5)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Processor:
     mean: tuple[float, ...] = _HALF
     std: tuple[float, ...] = _HALF
     crop_pct: float | None = None
+    normalises: bool = True
 
 
 PROCESSORS = {
@@ -65,17 +66,17 @@ def read_processor(about: Mapping[str, Any], model_type: str = "") -> Preprocess
     if kind not in PROCESSORS and not (about.get("image_mean") or about.get("do_normalize") is False):
         return None
     usual = PROCESSORS.get(kind, Processor(resample=2))
-    mean, std = _statistics(about, usual, kind)
+    mean, std = statistics(about, usual, kind)
     resample = about.get("resample", usual.resample)
-    if resample not in _RESAMPLE:
-        raise ValueError(f"resample = {resample!r} is not supported; it must be one of {list(_RESAMPLE)}")
+    if resample not in RESAMPLE:
+        raise ValueError(f"resample = {resample!r} is not supported; it must be one of {list(RESAMPLE)}")
     geometry = _geometry(about, usual, kind) if about.get("do_resize", True) else _unresized(about, usual)
     reverse = bool(about.get("do_flip_channel_order", kind == "mobilevit"))
     return Preprocess(
         channels=len(mean) if len(mean) > 1 else 3,
         mean=mean,
         std=std,
-        interpolation=_RESAMPLE[resample],  # type: ignore[arg-type]
+        interpolation=RESAMPLE[resample],  # type: ignore[arg-type]
         like="hf",
         channel_order="bgr" if reverse else "rgb",
         **geometry,
@@ -88,7 +89,7 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
     mean, std = preprocess.statistics
     about: dict[str, Any] = {
         "do_resize": True,
-        "resample": next(number for number, name in _RESAMPLE.items() if name == preprocess.interpolation),
+        "resample": next(number for number, name in RESAMPLE.items() if name == preprocess.interpolation),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -109,12 +110,12 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
     return {"image_processor_type": f"{kind}ImageProcessor", "size": size, **cropped, **about}
 
 
-def _statistics(about: Mapping[str, Any], usual: Processor, kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(about: Mapping[str, Any], usual: Processor, kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of pixels from 0 to 1, with everything that is done to levels from 0 to 255 folded into them."""
     given_mean, given_std = _numbers(about, "image_mean", usual.mean), _numbers(about, "image_std", usual.std)
     mean, std = given_mean, given_std
     # MobileViT's processor does not normalise, whatever its file says.
-    if kind == "mobilevit" or not about.get("do_normalize", True):
+    if kind == "mobilevit" or not about.get("do_normalize", usual.normalises):
         mean, std = (0.0,), (1.0,)
     scale = 255.0 * float(about.get("rescale_factor") or 1 / 255) if about.get("do_rescale", True) else 255.0
     offset = 1.0 if about.get("rescale_offset") else 0.0

@@ -16,6 +16,7 @@ from vitrail.errors import ConfigError
 from vitrail.layers.boxes import inverse_sigmoid, precise
 from vitrail.layers.detr import BoxMLP, DeformableDecoderLayer, DeformableEncoderLayer
 from vitrail.layers.feature_pyramid import LevelProjection, SimplePyramid
+from vitrail.layers.padding import Padding
 from vitrail.layers.patch import Grid
 from vitrail.layers.sine_position import box_position, sine_position
 from vitrail.layers.stage import to_tokens
@@ -35,6 +36,7 @@ class DeformableDetrConfig(DetectorConfig, kind="deformable_detr"):
     """
 
     denoises: ClassVar[bool] = True
+    takes_padding: ClassVar[bool] = True
     queries: Count = 300
     dim: Count = 256
     num_heads: Count = 8
@@ -120,12 +122,12 @@ class DeformableDetr(Detector):
             nn.init.xavier_uniform_(self.reference.weight)
             nn.init.zeros_(self.reference.bias)
 
-    def forward(self, features: Features, noised: Noised | None = None) -> Detections:
+    def forward(self, features: Features, noised: Noised | None = None, valid: Tensor | None = None) -> Detections:
         """Boxes of all decoder layers; in training also proposals, and boxes of extra and noised queries."""
-        tokens, grids = self.encode(features)
+        tokens, grids, padding = self.encode(features, valid)
         count = self.config.queries + (self.config.extra_queries if self.training else 0)
         if self.config.two_stage:
-            proposals = self.propose(tokens, grids)
+            proposals = self.propose(tokens, grids, padding)
             queries = self.chosen(proposals, count)
         else:
             proposals, queries = None, self.learned(tokens, count)
@@ -134,7 +136,7 @@ class DeformableDetr(Detector):
             num_noised = noised.boxes.shape[1]
             queries = _joined(self.of_noised(noised, queries), queries)
         mask = query_mask(self.config.queries, count - self.config.queries, noised, tokens.device)
-        found = self.decode_queries(queries, tokens, grids, mask)
+        found = self.decode_queries(queries, tokens, grids, mask, padding)
         parts = [num_noised, self.config.queries, count - self.config.queries]
         noisy, main, extra = (Boxes(*pair) for pair in zip(*(part.split(parts, dim=2) for part in found), strict=True))
         return Detections(
@@ -144,31 +146,32 @@ class DeformableDetr(Detector):
             noisy if num_noised else None,
         )
 
-    def encode(self, features: Features) -> tuple[Tensor, list[Grid]]:
-        """The tokens of all levels after the encoder, B S D, and the grid of each level."""
+    def encode(self, features: Features, valid: Tensor | None = None) -> tuple[Tensor, list[Grid], Padding | None]:
+        """The tokens of all levels after the encoder, B S D, the grid of each level, and their padding."""
         pyramid: Sequence[Tensor] = features.pyramid
         levels = self.levels(pyramid if self.simple is None else self.simple(pyramid[-1]))
         grids: list[Grid] = [(level.shape[2], level.shape[3]) for level in levels]
         tokens = torch.cat([to_tokens(level) for level in levels], dim=1)  # B S D
-        positions = torch.cat(
-            [
-                sine_position(grid, self.config.dim, like=tokens, shift=0.5) + self.level_position[index].to(tokens)
-                for index, grid in enumerate(grids)
-            ]
-        )  # S D
-        centres = torch.cat([cell_centres(grid, tokens) for grid in grids])  # S 2
-        references = centres[None, :, None].expand(tokens.shape[0], -1, len(grids), -1)  # B S L 2
+        padding = None if valid is None else Padding.of(valid, grids)
+        counts = [None] * len(grids) if padding is None else padding.counts.unbind(1)
+        placed = [
+            sine_position(grid, self.config.dim, like=tokens, shift=0.5, counts=count) + level.to(tokens)
+            for grid, level, count in zip(grids, self.level_position, counts, strict=True)
+        ]
+        positions, centres = torch.cat(placed, dim=-2), centres_of(grids, tokens, padding)  # [B] S D, [B] S 2
+        references = centres.expand(tokens.shape[0], -1, -1)[:, :, None]  # B S 1 2
+        every_level = references.expand(-1, -1, len(grids), -1) if padding is None else padding.scaled(references)
         for layer in self.encoder:
-            tokens = layer(tokens, positions, references, grids)
-        return tokens, grids
+            tokens = layer(tokens, positions, every_level, grids, padding)
+        return tokens, grids, padding
 
-    def propose(self, tokens: Tensor, grids: Sequence[Grid]) -> Boxes:
+    def propose(self, tokens: Tensor, grids: Sequence[Grid], padding: Padding | None = None) -> Boxes:
         """How much each token looks like an object, and its box: 1 B S 1 and 1 B S 4.
 
         The box corrects one around the token that is larger on coarser levels; tokens whose own box would leave the
         image have an empty input and are not kept from being chosen, as in the published models.
         """
-        starts, inside = anchors_of(grids, tokens)
+        starts, inside = anchors_of(grids, tokens, padding)
         found = self.proposal(tokens.masked_fill(~inside, 0.0))
         logits = self.classifiers[-1](found)[..., :1]
         return Boxes(logits[None], (precise(self.boxes[-1](found)) + starts).sigmoid()[None])
@@ -198,12 +201,19 @@ class DeformableDetr(Detector):
         references = noised.boxes.to(queries.references)
         return Queries(contents, positions, references[..., : queries.references.shape[2]])
 
-    def decode_queries(self, queries: Queries, tokens: Tensor, grids: Sequence[Grid], mask: Tensor | None) -> Boxes:
+    def decode_queries(
+        self,
+        queries: Queries,
+        tokens: Tensor,
+        grids: Sequence[Grid],
+        mask: Tensor | None,
+        padding: Padding | None = None,
+    ) -> Boxes:
         """The boxes of each decoder layer: L B Q K and L B Q 4."""
         contents, positions, references = queries
         logits, boxes = [], []
         for index, layer in enumerate(self.decoder):
-            contents = layer(contents, positions, references, tokens, grids, mask=mask)
+            contents = layer(contents, positions, references, tokens, grids, mask=mask, padding=padding)
             head = index if self.config.refine else 0
             change = precise(self.boxes[head](contents))
             start = inverse_sigmoid(references)
@@ -223,17 +233,27 @@ def cell_centres(grid: Grid, like: Tensor) -> Tensor:
     return torch.stack([x, y], dim=-1).flatten(0, 1)
 
 
-def anchors_of(grids: Sequence[Grid], like: Tensor) -> tuple[Tensor, Tensor]:
+def centres_of(grids: Sequence[Grid], like: Tensor, padding: Padding | None = None) -> Tensor:
+    """The centres (x, y) of the cells of all levels, as shares of the image's sides: S 2, or B S 2 with padding."""
+    centres = [cell_centres(grid, like) for grid in grids]
+    if padding is None:
+        return torch.cat(centres)
+    ratios = padding.ratios(like).unbind(1)  # B 2 each
+    return torch.cat([cells / ratio[:, None] for cells, ratio in zip(centres, ratios, strict=True)], dim=1)
+
+
+def anchors_of(grids: Sequence[Grid], like: Tensor, padding: Padding | None = None) -> tuple[Tensor, Tensor]:
     """The box that each token starts with, S 4, as logits, and whether it is inside of the image, S 1.
 
-    It lies around the token and is larger on coarser levels. One that is not inside is at infinity.
+    It lies around the token and is larger on coarser levels. One that is not inside is at infinity. With padding both
+    differ between the images: B S 4, B S 1.
     """
-    levels = []
-    for level, grid in enumerate(grids):
-        centres = cell_centres(grid, like)
-        levels.append(torch.cat([centres, torch.full_like(centres, _SMALLEST * 2**level)], dim=1))
-    anchors = torch.cat(levels)  # S 4
-    inside = ((anchors > 0.01) & (anchors < 0.99)).all(dim=1, keepdim=True)  # S 1
+    sizes = [like.new_full((rows * columns, 2), _SMALLEST * 2**level) for level, (rows, columns) in enumerate(grids)]
+    centres, size = centres_of(grids, like, padding), torch.cat(sizes)
+    anchors = torch.cat([centres, size.expand_as(centres)], dim=-1)  # [B] S 4
+    inside = ((anchors > 0.01) & (anchors < 0.99)).all(dim=-1, keepdim=True)  # [B] S 1
+    if padding is not None:
+        inside = inside & ~padding.tokens[..., None]
     return (anchors / (1 - anchors)).log().masked_fill(~inside, torch.inf), inside
 
 

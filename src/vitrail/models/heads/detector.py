@@ -49,6 +49,7 @@ class DetectorConfig(Choice):
     queries: Count
     softmax: ClassVar[bool] = False  # whether classes exclude each other and the last logit means "no object"
     denoises: ClassVar[bool] = False  # whether it can learn from noised boxes
+    takes_padding: ClassVar[bool] = False  # whether images of a batch may have different sizes, padded to one
     repeat: int = 1  # how often each box is repeated for the extra queries
 
     @abstractmethod
@@ -62,8 +63,12 @@ class Detector(nn.Module, ABC):
     config: DetectorConfig
 
     @abstractmethod
-    def forward(self, features: Features, noised: Noised | None = None) -> Detections:
-        """Boxes of all decoder layers; in training also what else is learned."""
+    def forward(self, features: Features, noised: Noised | None = None, valid: Tensor | None = None) -> Detections:
+        """Boxes of all decoder layers; in training also what else is learned.
+
+        Where the config `takes_padding`, `valid`, B H W bool, is True for the pixels of each image, which lies in the
+        top left corner of a padded batch; boxes are then shares of its own sides.
+        """
 
     def scores(self, logits: Tensor) -> Tensor:
         """Class probabilities without that of "no object": B Q K+ -> B Q K."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vitrail.config import Count, CountFromZero, Rate
 from vitrail.layers.boxes import precise
 from vitrail.layers.detr import BoxMLP, DecoderLayer, EncoderLayer
+from vitrail.layers.padding import Padding
 from vitrail.layers.sine_position import sine_position
 from vitrail.layers.stage import to_tokens
 from vitrail.models.backbone import Backbone, Features
@@ -20,6 +21,7 @@ class DetrConfig(DetectorConfig, kind="detr"):
     """Reads the coarsest level. It needs long schedules: on small data prefer "deformable_detr"."""
 
     softmax: ClassVar[bool] = True
+    takes_padding: ClassVar[bool] = True
     queries: Count = 100
     dim: Count = 256
     num_heads: Count = 8
@@ -53,17 +55,19 @@ class Detr(Detector):
             if parameter.ndim > 1:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(self, features: Features, noised: Noised | None = None) -> Detections:
+    def forward(self, features: Features, noised: Noised | None = None, valid: Tensor | None = None) -> Detections:
         """Boxes of all decoder layers."""
         level = self.project(features.pyramid[-1])
-        tokens = to_tokens(level)  # B N D
-        positions = sine_position((level.shape[2], level.shape[3]), self.config.dim, like=tokens)
+        tokens, grid = to_tokens(level), (level.shape[2], level.shape[3])  # B N D
+        padding = None if valid is None else Padding.of(valid, [grid])
+        counts, mask = (None, None) if padding is None else (padding.counts[:, 0], padding.seen)
+        positions = sine_position(grid, self.config.dim, like=tokens, counts=counts)
         for layer in self.encoder:
-            tokens = layer(tokens, positions)
+            tokens = layer(tokens, positions, mask)
         places = self.queries.to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # B Q D
         queries, every = torch.zeros_like(places), list[Tensor]()
         for layer in self.decoder:
-            queries = layer(queries, places, tokens, positions)
+            queries = layer(queries, places, tokens, positions, mask)
             every.append(self.norm(queries))
         read = torch.stack(every)  # L B Q D
         return Detections(Boxes(self.classifier(read), precise(self.box(read)).sigmoid()))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import Count, CountFromZero, Positive, Rate
+from vitrail.errors import Unsupported
 from vitrail.layers.boxes import inverse_sigmoid, precise
 from vitrail.layers.conv import ConvNorm
 from vitrail.layers.detr import BoxMLP, DeformableDecoderLayer
@@ -84,8 +85,10 @@ class RtDetr(Detector):
             nn.init.zeros_(mlp[-1].weight)
             nn.init.zeros_(mlp[-1].bias)
 
-    def forward(self, features: Features, noised: Noised | None = None) -> Detections:
+    def forward(self, features: Features, noised: Noised | None = None, valid: Tensor | None = None) -> Detections:
         """Boxes of all decoder layers; in training also those of proposals and of noised queries."""
+        if valid is not None:
+            raise Unsupported("RT-DETR cannot tell padding from the picture: give it images of one size")
         tokens, grids = self.encode(features)
         proposals, contents = self.propose(tokens, grids)
         references = proposals.boxes[0].detach()

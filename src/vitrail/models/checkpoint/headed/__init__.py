@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import CheckpointError, Unsupported, VitrailError
+from vitrail.layers.position import LearnedPosition
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import DIALECTS
 from vitrail.models.checkpoint.dialect import Found, to_ours
@@ -105,6 +106,9 @@ def _read(
     with SkipInit():
         head = make()
     head.load_state_dict(state)
+    for module in backbone.modules():
+        if isinstance(module, LearnedPosition):
+            module.bilinear = translation.bilinear
     if image_size is not None:
         backbone.resize(image_size)
     return Headed(

@@ -61,5 +61,6 @@ DPT = HeadTranslation(
     backbone=_backbone,
     head=_head,
     rules=_rules,
+    bilinear=True,
     ignored=r"neck\.fusion_stage\.layers\.0\.residual_layer1\..*",  # the coarsest level has nothing to be added to
 )

@@ -30,6 +30,7 @@ class HeadTranslation:
     rules: Callable[[Any], Iterable[Rule]]
     ignored: str = r"(?!)"
     keep_prefix: bool = False  # whether the backbone alone has the same names, prefix included
+    bilinear: bool = False  # whether learned positions are resampled to other sizes by a bilinear filter
     every_prefix: bool = False  # whether names with any of the prefixes are the backbone's, prefix included
     renamed: Callable[[Tensors], Tensors] = lambda tensors: tensors  # the backbone's, as if it were alone
     completed: Callable[[Tensors, Any], Tensors] = lambda tensors, head: tensors
