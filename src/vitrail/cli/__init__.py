@@ -170,7 +170,7 @@ def _judging(verbs: Any) -> None:
     verb = _verb(verbs, "predict", learning.predict, "predict for image files, folders and tables of them")
     verb.usage = (
         "vitrail predict [-h] [--image-size SIZE] [--top TOP] [--device DEVICE] [--json] [--draw FILE|FOLDER] "
-        "[--tile PIXELS] [--out TABLE] [--ray WORKERS] [RUN] PATH [PATH ...]"
+        "[--tile PIXELS] [--out FILE|FOLDER] [--ray WORKERS] [RUN] PATH [PATH ...]"
     )
     verb.add_argument(
         "paths", nargs="+", metavar="PATH",

@@ -159,7 +159,7 @@ def predict(options: argparse.Namespace) -> None:
 
 def _check_asked(options: argparse.Namespace) -> None:
     """Refuses what predictions cannot be made for, before a model is opened for it."""
-    from vitrail.deploy.bulk.prediction_table import check_table  # noqa: PLC0415
+    from vitrail.deploy.bulk.destination import check_destination  # noqa: PLC0415
 
     if options.top < 1:
         raise ConfigError(f"--top is {options.top}; it must be 1 or more")
@@ -175,7 +175,7 @@ def _check_asked(options: argparse.Namespace) -> None:
         raise ConfigError("--tile and --ray cannot be used together; leave out one of them")
     if options.json:
         raise ConfigError("--json and --out cannot be used together; for JSON in a file, use --out predictions.jsonl")
-    check_table(options.table)
+    check_destination(options.table)
 
 
 def doctor(options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from vitrail.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from vitrail.deploy.artefact.engine import Engine
     from vitrail.deploy.bulk.image_files import ImageFile
-    from vitrail.deploy.bulk.prediction_table import Row
+    from vitrail.deploy.bulk.table_files import Row
     from vitrail.runs.predictor import Predictor
     from vitrail.tasks.answer import Prediction
 
@@ -78,8 +78,9 @@ def add_positions(verb: argparse.ArgumentParser) -> None:
 def add_table(verb: argparse.ArgumentParser) -> None:
     """The options of `predict` for very many images."""
     verb.add_argument(
-        "--out", metavar="TABLE", type=Path, dest="table",
-        help="write .parquet, .csv or .jsonl; rows that are there are not made again",
+        "--out", metavar="FILE|FOLDER", type=Path, dest="table",
+        help="write .parquet, .csv or .jsonl; .json (COCO) for boxes; a folder for masks or depth maps; what is there "
+        "is not made again",
     )  # fmt: skip
     verb.add_argument("--ray", metavar="WORKERS", type=int, help="with --out: number of workers of a Ray cluster")
 
@@ -142,34 +143,42 @@ def answers(
 
 
 def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[str | Path]) -> None:
-    """Predictions for very many images, into a table; an interrupted command goes on where it stopped."""
+    """Predictions for very many images, into a table or a folder; an interrupted command goes on where it stopped."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
 
     from vitrail.deploy.artefact.fingerprint import fingerprint  # noqa: PLC0415
     from vitrail.deploy.bulk.cluster import check_source, needs_ray, predict_on_cluster  # noqa: PLC0415
+    from vitrail.deploy.bulk.destination import destination  # noqa: PLC0415
     from vitrail.deploy.bulk.image_files import find_images, predict_images  # noqa: PLC0415
+    from vitrail.deploy.bulk.pixel_folder import PixelFolder  # noqa: PLC0415
     from vitrail.deploy.bulk.prediction_table import bulk, row_of  # noqa: PLC0415
 
     console, workers, columns = Console(stderr=True), options.ray, engine.task.columns
+    form, out = destination(options.table, engine.task), options.table
     if workers is not None:
         needs_ray()
         check_source(engine)
+    if isinstance(form, PixelFolder):
+        if workers is not None:
+            raise ConfigError("--ray writes tables and COCO's JSON; leave it out to write a folder of maps")
+        out, columns = form.rows, form.columns
 
     def predict(left: "Sequence[ImageFile]") -> "Iterator[Row]":
         if workers is not None:
             rows = predict_on_cluster(engine, left, top=options.top, workers=workers)
         else:
-            found = predict_images(engine, left, top=options.top, tile=options.tile)
-            rows = (row_of(one, columns) for one in found)
+            found = zip(left, predict_images(engine, left, top=options.top, tile=options.tile), strict=True)
+            folder = form if isinstance(form, PixelFolder) else None
+            rows = (row_of(one, columns) if folder is None else folder.row(one, image) for image, one in found)
         hidden = not console.is_terminal
         yield from track(rows, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 
-    done = bulk(find_images(paths), options.table, predict, columns=columns, model=fingerprint(engine))
+    done = bulk(find_images(paths), out, predict, columns=columns, model=fingerprint(engine), form=form)
     rows = "1 row" if done.rows == 1 else f"{done.rows:,} rows"
     print(f"wrote {options.table}: {rows}, {done.fresh:,} of them new")  # noqa: T201
     if done.broken:
-        raise DataError(f"{done.broken} of {done.rows} images could not be read; the column `error` says why")
+        raise DataError(f"{done.broken} of {done.rows} images could not be read; {form.reasons}")
 
 
 def _words(text: str) -> list[str]:

@@ -21,7 +21,7 @@ from vitrail.deploy.artefact.opening import ARTEFACTS, CERTIFICATE, artefacts_in
 from vitrail.deploy.artefact.openvino_check import check_openvino
 from vitrail.deploy.artefact.pt2_archive import safe_archive
 from vitrail.deploy.artefact.runtimes import read_artefact
-from vitrail.deploy.bulk.prediction_table import FORMATS
+from vitrail.deploy.bulk.table_files import FORMATS
 from vitrail.errors import CheckpointError, DataError, VitrailError
 from vitrail.files import open_regular
 from vitrail.models.checkpoint.inspection import inspect_checkpoint

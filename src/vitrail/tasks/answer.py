@@ -1,7 +1,8 @@
 """The answer of a task for one image: for a terminal, JSON, a table, a page and a picture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -18,6 +19,14 @@ class Bar(NamedTuple):
     chosen: bool = False
     low: float | None = None  # the ends of an interval, as shares like `share`
     high: float | None = None
+
+
+class AnswerFile(NamedTuple):
+    """An answer as a file of its own, and the texts of files that one folder of such needs, by their names."""
+
+    suffix: str
+    data: bytes
+    beside: Mapping[str, str]
 
 
 class Answer(ABC):
@@ -55,6 +64,14 @@ class Answer(ABC):
         """The image, uint8 C H W, with the answer drawn on it; None where it has no position in the image."""
         return None
 
+    def parts(self) -> Mapping[str, "Answer"]:
+        """The answers that it consists of, by name; none for the answer of one task."""
+        return {}
+
+    def to_file(self) -> AnswerFile | None:
+        """The answer as a file that can be learned from, where it has a value for each pixel; else None."""
+        return None
+
 
 class Prediction(NamedTuple):
     """The answer for one image, or the reason why there is none."""
@@ -79,6 +96,7 @@ class Example(NamedTuple):
     truth: str
     answer: Answer
     error: float
+    targets: Mapping[str, Tensor] = MappingProxyType({})  # the truth as batches hold it, by field
 
 
 class Examples(NamedTuple):

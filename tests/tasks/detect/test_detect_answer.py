@@ -16,7 +16,8 @@ def test_plain_data():
     assert first == {"label": "cat", "index": 0, "score": 0.91, "box": [10.0, 5.0, 20.0, 15.0]}
     assert ANSWER.brief() == "2 cat, 1 dog"
     assert "cat 91 % at 10 5 20 15" in ANSWER.text()
-    assert ANSWER.row() | {"boxes": None} == {"count": 3, "label": "cat", "score": 0.91, "boxes": None}
+    row = {"count": 3, "label": "cat", "score": 0.91, "boxes": None, "width": None, "height": None}
+    assert ANSWER.row() | {"boxes": None} == row
     assert ANSWER.row()["boxes"][1] == ["dog", 0.42, 0.0, 0.0, 8.0, 8.0]
     assert [bar.label for bar in ANSWER.bars()] == ["box 0", "box 1", "box 2"]
 
@@ -28,11 +29,12 @@ def test_many_boxes_are_counted():
 def test_no_boxes():
     nothing = BoxesAnswer(())
     assert (nothing.text(), nothing.brief(), nothing.to_json()) == ("no boxes", "no boxes", {"boxes": []})
-    assert nothing.row() == {"count": 0, "label": None, "score": None, "boxes": []}
+    assert nothing.row() == {"count": 0, "label": None, "score": None, "boxes": [], "width": None, "height": None}
+    placed = nothing.placed(torch.eye(2, 3), (4, 6))
+    assert (placed.boxes, placed.size, placed.row()["width"]) == ((), (4, 6), 6)
     assert len(nothing.bars()) == 1
     image = torch.zeros(3, 8, 8, dtype=torch.uint8)
     assert nothing.draw(image) is image
-    assert nothing.placed(torch.eye(2, 3), (8, 8)) is nothing
 
 
 def test_placed_on_the_picture():

@@ -31,7 +31,8 @@ def read_depth_maps(root: Path, scanned: Scan) -> Found:
     pairs = find_pairs(root, scanned, DEPTH, collector)
     if pairs is None:
         raise DataError(f"{root} has no depth maps; expected folders such as images/ and depth/ with the same names")
-    units, remark = _units(root)
+    folders = dict.fromkeys((root / pair.other).parent for part in pairs.splits.values() for pair in part)
+    units, remark = _units(next((one for one in (root, *folders) if (one / SCALE_FILE).is_file()), root))
     datasets = {}
     for split, part in pairs.splits.items():
         collector.total += len(part)
@@ -43,9 +44,9 @@ def read_depth_maps(root: Path, scanned: Scan) -> Found:
     return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
 
 
-def _units(root: Path) -> tuple[float, str]:
+def _units(folder: Path) -> tuple[float, str]:
     """The units per metre of whole numbers, and a note on them."""
-    file = root / SCALE_FILE
+    file = folder / SCALE_FILE
     if not file.is_file():
         note = (
             f"Whole numbers are {UNITS:g} to a metre (a file {SCALE_FILE} can hold another number), floats are metres."

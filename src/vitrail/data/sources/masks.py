@@ -9,16 +9,17 @@ from vitrail.data.sources.folder import Files, Scan
 from vitrail.data.sources.paired import Names, Pair, Pairs, find_pairs, image_size
 from vitrail.data.targets.mask_target import (
     IGNORE,
+    NAME_FILES,
     VOID,
     MaskFacts,
     MaskTarget,
     in_threads,
     look_at_masks,
     mask_classes,
+    named_classes,
 )
 from vitrail.data.targets.pixel_files import references
 from vitrail.errors import DataError, listed
-from vitrail.files import read_text
 
 MASKS = Names(
     what="mask",
@@ -28,11 +29,9 @@ MASKS = Names(
     folder_ending="annot",
     lists="ImageSets/Segmentation",
 )
-_NAMES = ("classes.txt", "labels.txt", "class_names.txt")
 _CAMVID = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
 )  # fmt: skip
-_LIMIT = 1 << 20  # bytes of a list of names
 
 
 def find_masks(root: Path, scanned: Scan) -> bool:
@@ -77,22 +76,16 @@ def read_masks(root: Path, scanned: Scan) -> Found:
 def _class_names(root: Path, facts: Mapping[Pair, MaskFacts], pairs: Pairs) -> tuple[Sequence[str] | None, str]:
     """The names of the values 0, 1, ... if they are known, and where they come from."""
     values = {value for one in facts.values() for value in one.values}
-    for name in _NAMES:
-        if (root / name).is_file():
-            try:
-                lines = [line.strip() for line in read_text(root / name, _LIMIT).splitlines() if line.strip()]
-            except (OSError, UnicodeDecodeError) as error:
-                raise DataError(f"{root / name} cannot be read as a list of class names: {error}") from error
-            if len(set(lines)) < len(lines) or not lines:
-                raise DataError(f"{root / name} must have one different class name in each line")
-            ignored = [line for line in lines if line.lower() in VOID]
-            skipped = f"; {listed(ignored)} is ignored" if ignored else ""
-            return lines, f"Class names are from {name}{skipped}."
+    for lines, file in named_classes([root, *((root / pair.other).parent for pair in facts)]):
+        ignored = [line for line in lines if line.lower() in VOID]
+        skipped = f"; {listed(ignored)} is ignored" if ignored else ""
+        return lines, f"Class names are from {file.relative_to(root)}{skipped}."
     if max(values, default=0) == len(_CAMVID) - 1 and any("annot" in Path(pair.other).parts[0] for pair in facts):
         return _CAMVID, "These are the folders and the 12 values of CamVid: its class names are used, 11 is ignored."
     if values == {0, IGNORE}:
         return None, "Masks have the values 0 and 255 only: background and foreground."
-    return None, f"Classes are numbered by value, {IGNORE} is ignored; a file {_NAMES[0]} can name them, one a line."
+    hint = f"a file {NAME_FILES[0]} can name them, one a line"
+    return None, f"Classes are numbered by value, {IGNORE} is ignored; {hint}."
 
 
 def _usable(  # noqa: PLR0917  (all of one mask)

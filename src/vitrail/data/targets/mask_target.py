@@ -18,14 +18,16 @@ from vitrail.data.targets.drawing import draw_classes
 from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import BrokenImage, DataError, listed
-from vitrail.files import is_file, read_bytes
+from vitrail.files import is_file, read_bytes, read_text
 from vitrail.report import Table, Value
 
 IGNORE = 255
+NAME_FILES = ("classes.txt", "labels.txt", "class_names.txt")
 VOID = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "unknown")  # names of pixels that are not learned
 _LEVELS = 256
 _PASTED = 0.5  # the share of classes that copy-paste takes from an image
 _SHOWN = 3  # classes that a text names
+_NAMES_LIMIT = 1 << 20  # bytes of a list of names
 
 
 class MaskFacts(NamedTuple):
@@ -55,7 +57,8 @@ class MaskTarget(Target, kind="mask"):
         for row, path in enumerate(paths):
             if path is not None and (error := next(known).error):
                 raise column.error(row, error)
-        classes, table = mask_classes({value for one in facts for value in one.values})
+        names = next((names for names, _ in named_classes([column.path.parent, *_folders(paths)])), None)
+        classes, table = mask_classes({value for one in facts for value in one.values}, names)
         values = references(paths, [table] * len(paths))
         return Read(cls(classes=classes), values, (f"masks of {len(classes)} classes",))
 
@@ -159,6 +162,24 @@ def pixel_paths(column: Column, what: str) -> list[Path | None]:
     """The files that the cells of a column name, which must exist; None for an empty cell."""
     paths: list[Path | None] = []
     for row, cell in enumerate(column.cells):
+def named_classes(folders: Iterable[Path]) -> Iterator[tuple[list[str], Path]]:
+    """The names in lists of classes such as classes.txt, a line each, and their files; DataError for a bad list."""
+    for file in (folder / name for folder in dict.fromkeys(folders) for name in NAME_FILES):
+        if not file.is_file():
+            continue
+        try:
+            lines = [line.strip() for line in read_text(file, _NAMES_LIMIT).splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file} cannot be read as a list of class names: {error}") from error
+        if len(set(lines)) < len(lines) or not lines:
+            raise DataError(f"{file} must have one different class name in each line")
+        yield lines, file
+
+
+def _folders(paths: Iterable[Path | None]) -> Iterator[Path]:
+    return (path.parent for path in paths if path is not None)
+
+
         if not isinstance(cell, str):
             raise column.error(row, f"{cell!r} is not the path of a {what}")
         path = column.path.parent / cell if cell else None

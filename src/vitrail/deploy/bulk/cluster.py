@@ -11,7 +11,8 @@ from typing import Any
 from vitrail.deploy.artefact.engine import Engine
 from vitrail.deploy.artefact.opening import is_artefact, open_engine
 from vitrail.deploy.bulk.image_files import ImageFile, predict_images
-from vitrail.deploy.bulk.prediction_table import Row, row_of
+from vitrail.deploy.bulk.prediction_table import row_of
+from vitrail.deploy.bulk.table_files import Row
 from vitrail.errors import ConfigError
 from vitrail.strict_json import to_json
 

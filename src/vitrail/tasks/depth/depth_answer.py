@@ -10,12 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.targets.depth_target import UNITS
 from vitrail.data.targets.drawing import draw_depth
 from vitrail.data.targets.pixel_files import stretch
-from vitrail.tasks.answer import Answer, Bar
+from vitrail.tasks.answer import Answer, AnswerFile, Bar
 
 COLUMNS = ("nearest", "median", "farthest")
 _LEVELS = 65_535  # of a 16-bit PNG
+_NEAREST = 0.05  # metres: in millimetres, nearer ones would be rounded by more than 1 %
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,8 @@ class DepthAnswer(Answer):
         """The range, and the map as a PNG of 16 bits whose largest level is the farthest distance."""
         nearest, median, farthest = self.range
         levels = (self.depth / max(farthest, 1e-12) * _LEVELS).round().clamp(0, _LEVELS).numpy().astype(np.uint16)
-        file = io.BytesIO()
-        Image.fromarray(levels).save(file, "PNG")
         ends = {"nearest": round(nearest, 6), "median": round(median, 6), "farthest": round(farthest, 6)}
-        return {**ends, "map": base64.b64encode(file.getvalue()).decode("ascii")}
+        return {**ends, "map": base64.b64encode(_png(levels)).decode("ascii")}
 
     def text(self) -> str:
         """The range."""
@@ -79,6 +79,22 @@ class DepthAnswer(Answer):
     def draw(self, image: Tensor) -> Tensor | None:
         """The image tinted by distance; None where it has another size."""
         return draw_depth(image, self.depth) if image.shape[1:] == self.size else None
+
+    def to_file(self) -> AnswerFile:
+        """A PNG of 16 bits in millimetres, 0 for unknown; the numbers as .npy where these are too coarse or too few."""
+        nearest, _, farthest = self.range
+        beside = {"depth_scale.txt": f"{UNITS:g}\n"}
+        if farthest * UNITS <= _LEVELS and (nearest >= _NEAREST or farthest == 0):
+            return AnswerFile(".png", _png((self.depth * UNITS).round().numpy().astype(np.uint16)), beside)
+        file = io.BytesIO()
+        np.save(file, self.depth.numpy())
+        return AnswerFile(".npy", file.getvalue(), beside)
+
+
+def _png(levels: "np.ndarray[Any, Any]") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "PNG")
+    return file.getvalue()
 
 
 SCHEMA = {

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.targets.drawing import draw_classes
+from vitrail.data.targets.drawing import class_colour, draw_classes
 from vitrail.data.targets.mask_target import IGNORE
 from vitrail.data.targets.pixel_files import stretch
-from vitrail.tasks.answer import Answer, Bar
+from vitrail.tasks.answer import Answer, AnswerFile, Bar
 
 COLUMNS = ("label", "share", "classes")
 _SHOWN = 4  # classes that a line of text names
@@ -54,9 +54,7 @@ class MaskAnswer(Answer):
         rows = [
             {"label": self.names[number], "index": number, "share": round(share, 6)} for number, share in self.shares()
         ]
-        file = io.BytesIO()
-        Image.fromarray(self.classes.numpy()).save(file, "PNG")
-        return {"classes": rows, "mask": base64.b64encode(file.getvalue()).decode("ascii")}
+        return {"classes": rows, "mask": base64.b64encode(_png(Image.fromarray(self.classes.numpy()))).decode("ascii")}
 
     def text(self) -> str:
         """The largest classes and their shares."""
@@ -78,6 +76,19 @@ class MaskAnswer(Answer):
     def draw(self, image: Tensor) -> Tensor | None:
         """The image tinted by class; None where it has another size."""
         return draw_classes(image, self.classes, IGNORE) if image.shape[1:] == self.size else None
+
+    def to_file(self) -> AnswerFile:
+        """A PNG of class numbers, 255 for none, with a palette of the colours of `draw`; and the list of classes."""
+        image = Image.fromarray(self.classes.numpy())
+        colours = [(0, 0, 0) if number == IGNORE else class_colour(number) for number in range(IGNORE + 1)]
+        image.putpalette(bytes(level for colour in colours for level in colour))
+        return AnswerFile(".png", _png(image), {"classes.txt": "".join(f"{name}\n" for name in self.names)})
+
+
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
 
 
 SCHEMA = {

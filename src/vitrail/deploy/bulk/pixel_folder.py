@@ -1,0 +1,89 @@
+"""Masks and depth maps of very many images: a folder with a file for each, which `vitrail train` reads.
+
+Files are named after the images, with their folders below the one that was given, so that `data/images/` and
+`--out data/masks/` make a data set; `dataset.csv` has the pairs wherever the images are. A file is written before its
+row of `predictions.jsonl`, from which a call that was interrupted goes on.
+"""
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+
+from vitrail.deploy.bulk.image_files import ImageFile
+from vitrail.deploy.bulk.prediction_table import row_of
+from vitrail.deploy.bulk.table_files import Row, TableFile, is_text
+from vitrail.errors import ConfigError, DataError
+from vitrail.files import write_atomically
+from vitrail.tasks.answer import AnswerFile, Prediction
+
+ROWS, PAIRS = "predictions.jsonl", "dataset.csv"
+COLUMN = "file"  # of a row: the file of the image, relative to the folder
+_FORMULA = "=+-@\t\r"  # first letters that a spreadsheet may run
+
+
+class PixelFolder(TableFile):
+    """A folder of maps of one kind, such as masks, for a task with these columns; `rows` is the table in it."""
+
+    reasons = f"{ROWS} says why"
+
+    def __init__(self, folder: Path, columns: Sequence[str], kind: str) -> None:
+        self.folder, self.columns, self.kind = folder, (COLUMN, *columns), kind
+        self.rows = folder / ROWS
+        self._taken: set[str] = set()
+
+    def check(self, out: Path) -> None:
+        """ConfigError for a folder with files of others, which might be overwritten, or read as masks."""
+        if not self.folder.exists():
+            return
+        if not self.folder.is_dir():
+            raise ConfigError(f"{self.folder} is a file; name a folder for files of kind {self.kind!r}")
+        begun = any((self.folder / name).exists() for name in (ROWS, f"{ROWS}.partial"))
+        if not begun and any(not one.name.startswith(".") for one in self.folder.iterdir()):
+            raise ConfigError(f"{self.folder} is not empty, and has no {ROWS} of an earlier call; name another folder")
+
+    def begin(self, rows: Sequence[Row], new: Iterable[str]) -> None:
+        """Takes in which files there are; DataError where one was removed since."""
+        self._taken = {row[COLUMN] for row in rows if row[COLUMN] is not None}
+        if (gone := next((name for name in self._taken if not (self.folder / name).is_file()), None)) is not None:
+            raise DataError(f"{self.folder / gone} is missing, but {ROWS} names it; restore it, or remove the folder")
+
+    def row(self, prediction: Prediction, image: ImageFile) -> Row:
+        """Writes the file of an answer, if there is one; the row names it."""
+        made = None if prediction.answer is None else prediction.answer.to_file()
+        return row_of(prediction, self.columns) | {COLUMN: None if made is None else self._write(made, image)}
+
+    def _write(self, made: AnswerFile, image: ImageFile) -> str:
+        name = self._free(image, made.suffix)
+        files = {beside: text.encode() for beside, text in made.beside.items() if not (self.folder / beside).exists()}
+        for file, data in (files | {name: made.data}).items():
+            path = self.folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda new, data=data: new.write_bytes(data))
+        return name
+
+    def _free(self, image: ImageFile, suffix: str) -> str:
+        """A name below the folder that no other image has; the folders of the image are kept."""
+        parts = [part for part in PurePath(image.below or image.file.name).parts if part != ".." and "/" not in part]
+        stem = str(PurePath(*(parts or [image.file.name])).with_suffix(""))
+        name, number = f"{stem}{suffix}", 2
+        while name in self._taken:
+            name, number = f"{stem}-{number}{suffix}", number + 1
+        self._taken.add(name)
+        return name
+
+    def write(self, rows: Sequence[Row], path: Path, columns: Sequence[str]) -> None:
+        """The pairs of images and maps that can be learned from, and the table."""
+        pairs = [
+            (os.path.relpath(row["path"], self.folder), row[COLUMN])
+            for row in rows
+            if row[COLUMN] is not None and is_text(row["path"]) and Path(row["path"]).is_file()
+        ]
+        write_atomically(self.folder / PAIRS, lambda new: self._write_pairs(pairs, new))
+        super().write(rows, path, columns)
+
+    def _write_pairs(self, pairs: Iterable[tuple[str, str]], path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(("path", self.kind))
+            writer.writerows([f"./{name}" if name[0] in _FORMULA else name for name in pair] for pair in pairs)
