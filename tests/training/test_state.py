@@ -1,6 +1,7 @@
 """Checkpoints: whole, checked, rotating; resumed only as the run they are of."""
 
 import contextlib
+import copy
 import resource
 import shutil
 import signal
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.registered import tiny
 from support.small_run import bits, resumed, same_bits, small_loop
 
 from vitrail.errors import Notice, TrainingError, WriteError
+from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.training.distributed import ShardedStore, World
 from vitrail.training.loop import Loop
-from vitrail.training.state import Header, Progress, Store, differences
+from vitrail.training.state import Header, Progress, Store, completed, differences
 
 
 def test_everything_is_restored(tmp_path: Path) -> None:
@@ -124,6 +127,28 @@ def test_another_model_or_recipe_is_refused_with_all_differences(tmp_path: Path)
     assert "recipe.optimiser.lr was 0.003, is 0.5" in message
     assert "model.dim was 32, is 64" in message
     assert "depth" not in message
+
+
+def test_a_run_from_before_an_option_resumes_with_its_default(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path)
+    loop.run(until=1)
+    recipe = copy.deepcopy(dict(loop.identity["recipe"]))
+    del recipe["augment"]["flip_vertical"], recipe["augment"]["mosaic"]
+    loop.identity = {**loop.identity, "recipe": recipe}
+    loop.save()
+    resumed(tmp_path)
+    with pytest.raises(TrainingError, match=r"augment\.mosaic was 0\.0, is 0\.5"):
+        resumed(tmp_path, augment={"mosaic": 0.5})
+
+
+def test_models_and_preprocessing_from_before_an_option_have_its_default() -> None:
+    model = describe_model(tiny())
+    saved = {"recipe": {"model": "x"}, "model": copy.deepcopy(model), "preprocess": {"image_size": [8, 8]}}
+    del saved["model"]["config"]["registers"]
+    found = completed(saved)
+    assert differences(found["model"], model) == []
+    assert found["preprocess"]["crop"] == 1.0
+    assert completed({"recipe": {"gone": 1}, "data": 3}) == {"recipe": {"gone": 1}, "data": 3}
 
 
 def test_leftovers_of_a_kill_are_not_checkpoints(tmp_path: Path) -> None:

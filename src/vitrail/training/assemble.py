@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.data.augment.augmentation import Augment
 from vitrail.data.augment.mix import Mix
+from vitrail.data.augment.paste import TILES, check_batch
 from vitrail.data.broken import Skipped, Tally, left_out, lost_from_split
 from vitrail.data.dataset import Batch, Dataset
 from vitrail.data.feeds.choice import choose, make_feed, open_images
@@ -101,7 +102,8 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
         world.wait()
     if packs.skipped:
         notes += [left_out(packs.skipped), *_without(plan, packs)]
-    config, unit = plan.config, 2 * world.size * plan.config.accumulate if world.size > 1 else plan.config.accumulate
+    config, together = plan.config, TILES if plan.config.augment.mosaic else 2
+    unit = together * world.size * config.accumulate if world.size > 1 else config.accumulate
     if config.batch_size > len(train):
         size = max(len(train) // unit * unit, unit)
         notes.append(
@@ -112,6 +114,8 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
         raise ConfigError(
             f"batch_size {config.batch_size} does not divide into {config.accumulate} parts to accumulate"
         )
+    if config.augment.mosaic:
+        check_batch(config.batch_size // config.accumulate, world.size)
     fresh = [note for note in notes if note not in plan.notes]  # those of a resumed run were shown before
     for note in fresh:
         logs.say(note)

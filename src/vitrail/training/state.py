@@ -5,6 +5,7 @@ counters. Random numbers need no place in it: those of a step come from (seed, s
 (seed, epoch, sample), so a resumed run draws what the uninterrupted one would have drawn.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -17,11 +18,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.errors import CheckpointError, Notice, TrainingError
+from vitrail.config import from_dict, to_dict
+from vitrail.data.preprocess import Preprocess
+from vitrail.errors import CheckpointError, ConfigError, Notice, TrainingError
 from vitrail.files import digest, write_tensors
 from vitrail.models.checkpoint.files import read
-from vitrail.strict_json import to_json
+from vitrail.models.registry import FAMILIES
+from vitrail.strict_json import from_json, to_json
 from vitrail.tasks.task import Task
+from vitrail.training.config import FREE, TrainConfig
 from vitrail.training.optim.ema import Average
 
 _NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
@@ -148,7 +153,7 @@ class Store:
     def restore(self, learner: Learner, identity: Mapping[str, Any]) -> Progress:
         """Puts the newest whole checkpoint into a learner of the same recipe, model and data."""
         file, header = self._newest()
-        if found := differences(header.identity, identity):
+        if found := differences(completed(header.identity), identity):
             of_data = any(sentence.startswith("data.") for sentence in found)
             way = "use the same images and labels" if of_data else "use the same options"
             raise TrainingError(f"{self.folder.parent} cannot be resumed with changes: {'; '.join(found)}; {way}")
@@ -213,6 +218,20 @@ def lacking(file: Path, name: str) -> TrainingError:
         f"{file} lacks {name}: it was written by an earlier version of vitrail and cannot be resumed exactly; start "
         f"again with the same command, or from the best model of this run: --from {run}"
     )
+
+
+def completed(identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a checkpoint says of itself, with the defaults of options that are newer than it."""
+    found = dict(identity)
+    with contextlib.suppress(ConfigError, KeyError, TypeError):  # options that no longer exist are told as differences
+        known = identity["recipe"]
+        recipe = to_dict(from_dict(TrainConfig, known))
+        found["recipe"] = {name: value for name, value in recipe.items() if name in known or name not in FREE}
+        found["preprocess"] = to_dict(from_dict(Preprocess, identity["preprocess"]))
+        model = identity["model"]
+        found["model"] = {**model, "config": to_dict(from_dict(FAMILIES[model["family"]].config, model["config"]))}
+    plain: dict[str, Any] = from_json(to_json(found))
+    return plain
 
 
 def differences(saved: Any, now: Any, where: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.augment.augmentation import Augment, AugmentConfig
-from vitrail.data.augment.paste import copy_paste, mosaic, tiles
+from vitrail.data.augment.paste import check_batch, copy_paste, mosaic, partners, tiles
 from vitrail.data.augment.zoom import pixel_steps
 from vitrail.data.dataset import Batch
 from vitrail.data.preprocess import Preprocess
@@ -182,3 +182,20 @@ def test_a_class_for_each_image_cannot_be_pasted():
         Augment(config, PREPROCESS, seed=0, schema={"label": target})(labels, 0)
     off = replace(config, mosaic=0.0)
     Augment(off, PREPROCESS, seed=0, schema={"label": target})(labels, 0)
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_the_last_group_of_a_batch_may_be_smaller(count):
+    found = torch.stack([partners(count, tile, torch.device("cpu")) for tile in range(4)])  # 4 B
+    assert found[0].tolist() == list(range(count))
+    assert torch.equal(found // 4, (torch.arange(count) // 4).expand(4, -1))  # never of another group
+    assert int(found.max()) == count - 1
+    for first in range(0, count // 4 * 4, 4):
+        assert all(sorted(one) == list(range(first, first + 4)) for one in found[:, first : first + 4].T.tolist())
+
+
+def test_groups_are_not_split_over_processes():
+    check_batch(6, 1)
+    check_batch(16, 4)
+    with pytest.raises(ConfigError, match="32"):
+        check_batch(28, 4)

@@ -35,6 +35,15 @@ def test_relu_cuts_off():
     assert head.positive(torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
 
 
+def test_values_beyond_the_limits_come_back():
+    head = DptConfig(**SMALL).build(tiny("resnet18")).train()
+    values = torch.tensor([-30.0, 0.5, 30.0], requires_grad=True)
+    found = head.positive(values)
+    (found.log() ** 2).sum().backward()
+    assert (values.grad.sign() == torch.tensor([-1.0, 1.0, 1.0])).all()
+    assert torch.equal(found, head.eval().positive(values))
+
+
 def test_what_cannot_be_read():
     with pytest.raises(ConfigError, match="class token"):
         DptConfig(**SMALL, readout="project").build(tiny("resnet18"))

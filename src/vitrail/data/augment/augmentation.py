@@ -42,10 +42,10 @@ class AugmentConfig(Config):
     `padding` pixels and takes a window of the original size, "none" resizes the whole, "jitter" shows the image `zoom`
     times as large as evaluation does, at a random position. `mosaic` is the share of images that are put together of
     four, each at its own `zoom`; `copy_paste` the share that gets objects of another image; the last `plain_epochs` of
-    training have neither. `flip_vertical` turns half of the images upside down: for pictures without an up and down, such
-    as those of a microscope or from above. `rotate` is the largest angle in degrees. `colour` is the strength of brightness, contrast,
-    saturation and hue; `randaugment` the number of operations of strength `magnitude` (of 10); `erase` the share of
-    images in which a box is erased.
+    training have neither. `flip_vertical` turns half of the images upside down: for pictures without an up and down,
+    such as those of a microscope or from above. `rotate` is the largest angle in degrees. `colour` is the strength of
+    brightness, contrast, saturation and hue; `randaugment` the number of operations of strength `magnitude` (of 10);
+    `erase` the share of images in which a box is erased.
     """
 
     crop: Literal["resized", "shift", "none", "jitter"] = "resized"

@@ -1,7 +1,8 @@
 """Mosaic and copy-paste: parts of other images of the batch put into an image, targets with them.
 
-The images of a mosaic are those at the positions i, i^1, i^2 and i^3 of the batch, so that batches that divide by four
-on every process give the same result on any number of them. Every sample draws its own numbers.
+The images of a mosaic are those of its group of four in the batch; the last group may be smaller, and has some of them
+twice. Batches that divide by four on every process give the same result on any number of them (training refuses others,
+see `check_batch`). Every sample draws its own numbers.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from vitrail.data.augment.zoom import ZOOM_DRAWS, tile_boxes
 from vitrail.data.dataset import Targets
 from vitrail.data.randomness import Stream
 from vitrail.data.targets import Schema
+from vitrail.errors import ConfigError
 
 TILES = 4
 CENTRE = (0.25, 0.75)  # of the image: where the tiles of a mosaic meet
@@ -42,7 +44,7 @@ def mosaic(
     size = (pixels.shape[2], pixels.shape[3])
     regions, corners = tiles(stream.uniform("mosaic.centre", 2), size)
     for tile in range(TILES):
-        partner = (torch.arange(len(images), device=images.device) ^ tile).clamp(max=len(images) - 1)
+        partner = partners(len(images), tile, images.device)
         draws = stream.uniform(f"mosaic.{tile}", ZOOM_DRAWS + 1)
         flip = draws[:, -1] < (0.5 if flips else 0.0)
         own = (steps[0][partner], steps[1][partner])
@@ -57,6 +59,24 @@ def mosaic(
         hidden = drawn[:, None, None].expand_as(region) if tile == 0 else region
         targets = _pasted(targets, moved, region, schema, hidden)
     return pixels, targets
+
+
+def partners(count: int, tile: int, device: torch.device) -> Tensor:
+    """The image that each of a batch takes for a tile: another one of its group of four for each tile, B."""
+    own = torch.arange(count, device=device)
+    first = own // TILES * TILES
+    return first + ((own - first) ^ tile) % (count - first).clamp(max=TILES)
+
+
+def check_batch(batch_size: int, processes: int) -> None:
+    """ConfigError where groups of four would be split over processes, so that mosaics depend on their number."""
+    step = TILES * processes
+    if processes > 1 and batch_size % step:
+        fits = max(step, round(batch_size / step) * step)
+        raise ConfigError(
+            f"augment.mosaic joins groups of {TILES} images, and a batch_size of {batch_size} does not divide into "
+            f"such for {processes} processes; the nearest that does is {fits}"
+        )
 
 
 def tiles(draws: Tensor, size: Size) -> tuple[Tensor, Tensor]:

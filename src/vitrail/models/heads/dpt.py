@@ -15,6 +15,7 @@ from vitrail.models.heads.depth_head import DepthHead, DepthHeadConfig
 
 _SCALES = (4.0, 2.0, 1.0, 0.5)  # resolutions over that of the patches, for the layers of a plain ViT
 _LAST = 32  # channels before the last convolution
+_LARGEST = 10.0  # logarithm of a distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,4 +95,9 @@ class Dpt(DepthHead):
 
     def positive(self, values: Tensor) -> Tensor:
         """Values as depth: B h w -> B h w, not negative."""
-        return values.relu() if self.config.output == "relu" else values.clamp(-10, 10).exp()
+        if self.config.output == "relu":
+            return values.relu()
+        within = values.clamp(-_LARGEST, _LARGEST)
+        if self.training:  # beyond the limits a clamp has no gradient, and such values would never come back
+            within = values + (within - values).detach()
+        return within.exp()
