@@ -6,7 +6,7 @@ evaluation, prediction, explanations, export and the service know tasks through 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -215,6 +215,10 @@ class Task(nn.Module, ABC):
     # Answers
 
     @abstractmethod
+    def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
+        """What several views of the same images say together; Unsupported where answers have no mean."""
+        raise Unsupported(f"answers of task {self.config.kind!r} cannot be averaged over views")
+
     def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
         """An answer for each image; Unsupported where the task gives none."""
 

@@ -10,10 +10,16 @@ NAMES = ("ant", "bee", "cat", "dog")
 
 
 def test_what_is_chosen_is_named_beyond_the_first():
-    answer = ClassAnswer.of(NAMES, [0.2, 0.5, 0.3, 0.1], [False, False, False, True], top=2)
+    answer = ClassAnswer.of(NAMES, [0.2, 0.5, 0.3, 0.1], [False, False, False, True], top=2, exclusive=False)
     assert [one.number for one in answer.candidates] == [1, 2, 3]
-    assert answer.text() == "bee 50.0 %, cat 30.0 %, dog 10.0 %"
+    assert answer.text() == "dog 10.0 %; not bee 50.0 %, cat 30.0 %"
     assert answer.to_json()["answers"][0] == {"label": "bee", "index": 1, "probability": 0.5, "chosen": False}
+
+
+def test_one_class_that_a_goal_decided_for_comes_before_likelier_ones():
+    answer = ClassAnswer.of(NAMES, [0.2, 0.5, 0.3, 0.1], [False, False, False, True], top=2)
+    assert [one.number for one in answer.candidates] == [3, 1]
+    assert answer.row()["label"] == answer.row()["chosen"] == "dog"
 
 
 def test_a_row_and_bars():

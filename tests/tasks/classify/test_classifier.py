@@ -3,11 +3,14 @@
 import pytest
 import torch
 from support.registered import pictures
-from support.small_tasks import CLASSES
-from support.small_tasks import classifier as make
+from support.small_tasks import CLASSES, class_schema, classifier
 
 from vitrail.data.dataset import Batch
+from vitrail.errors import ConfigError, Unsupported
 from vitrail.report import Report
+from vitrail.tasks.classify import ClassifyConfig
+
+make = classifier
 
 
 def batch(task, labels):
@@ -54,3 +57,73 @@ def test_the_likeliest_class_is_explained(multi_label):
     task = make(multi_label=multi_label)
     assert task.explain_target(outputs, None).tolist() == [1, 0]
     assert task.explain_target(outputs, "dog").tolist() == [3, 3]
+
+
+def test_uneven_classes_are_judged_by_balanced_accuracy():
+    schema, labels = class_schema(("usual", "rare")), torch.tensor([0] * 30 + [1] * 10)
+    chosen, notes = ClassifyConfig().decided(schema, {"label": labels})
+    assert chosen.best_metric == "balanced_accuracy"
+    assert "balanced accuracy" in notes[0]
+    assert chosen.build(None, schema).best_metric == "balanced_accuracy"
+    assert ClassifyConfig().decided(schema, {"label": labels[20:]}) == (ClassifyConfig(), [])
+    asked = ClassifyConfig(best_metric="accuracy")
+    assert asked.decided(schema, {"label": labels}) == (asked, [])
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("options", [{"loss": "focal"}, {"loss": "logit_adjusted"}, {"class_weights": "inverse"}])
+def test_losses_for_uneven_classes_learn(options, multi_label):
+    task = classifier(multi_label=multi_label, **options).train()
+    labels = torch.tensor([0, 0, 0, 0, 1, 2, 3, 4])
+    truth = torch.eye(5)[labels] if multi_label else labels
+    task.fit({task.field: truth})
+    given = Batch(pictures(task.backbone, 8), {task.field: truth}, torch.arange(8))
+    optimiser = torch.optim.AdamW(task.parameters(), lr=2e-3)
+    first = task.loss(given)["loss"].item()
+    for _ in range(20):
+        optimiser.zero_grad()
+        task.loss(given)["loss"].backward()
+        optimiser.step()
+    assert task.loss(given)["loss"].item() < 0.7 * first
+    assert set(task.state_dict()) == {f"backbone.{name}" for name in task.backbone.state_dict()}
+
+
+def test_two_corrections_and_wrong_metrics_are_refused():
+    with pytest.raises(ConfigError, match="both"):
+        ClassifyConfig(loss="logit_adjusted", class_weights="inverse")
+    with pytest.raises(ConfigError, match="effective_beta"):
+        ClassifyConfig(effective_beta=1.0)
+    with pytest.raises(ConfigError, match="best_metric"):
+        classifier(best_metric="ap")
+    assert classifier(multi_label=True, best_metric="auc").best_metric == "auc"
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_an_ensemble_answers_with_the_mean_probability(multi_label):
+    task = classifier(multi_label=multi_label, members=3)
+    for model in task.others:
+        torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    if not multi_label:
+        task.load_state({"members": [1.0, 2.0, 0.5]})
+        assert task.state()["members"] == [1.0, 2.0, 0.5]
+    images = pictures(task.backbone, 4)
+    each = [model(images) for model in (task.backbone, *task.others)]
+    heats = (1.0, 2.0, 0.5)
+    means = [
+        one.sigmoid() if multi_label else (one / heat).softmax(dim=1) for one, heat in zip(each, heats, strict=True)
+    ]
+    torch.testing.assert_close(task.graph(task.outputs(images))["probabilities"], torch.stack(means).mean(dim=0))
+    with pytest.raises(Unsupported, match="fold"):
+        task.explained()
+    with pytest.raises(ConfigError, match="members"):
+        task.fit({task.field: torch.zeros(2, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_views_are_averaged_by_probability(multi_label):
+    task = classifier(multi_label=multi_label)
+    if not multi_label:
+        task.load_state({"temperature": {"temperature": 2.0}})
+    views = [{"logits": torch.randn(3, 5)} for _ in range(2)]
+    expected = torch.stack([task.scores(one["logits"]) for one in views]).mean(dim=0)
+    torch.testing.assert_close(task.scores(task.average(views)["logits"]), expected)

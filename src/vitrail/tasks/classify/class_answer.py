@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassAnswer(Answer):
-    """The likeliest classes, the likeliest first."""
+    """The likeliest classes, the likeliest first; one that a goal decided for comes before likelier ones."""
 
     kind: ClassVar[str] = "classes"
     decides: ClassVar[bool] = True
@@ -48,8 +48,10 @@ class ClassAnswer(Answer):
         top: int,
         exclusive: bool = True,
     ) -> "ClassAnswer":
-        """The `top` likeliest classes, and all others that the model decides for."""
+        """The `top` likeliest classes, and all others that the model decides for; of one class, that one first."""
         order = sorted(range(len(probabilities)), key=lambda label: -probabilities[label])
+        if exclusive and not chosen[order[0]]:
+            order.sort(key=lambda label: not chosen[label])
         named = [*order[:top], *(label for label in order[top:] if chosen[label])]
         candidates = (Candidate(classes[index], index, probabilities[index], chosen[index]) for index in named)
         return cls(tuple(candidates), exclusive)
@@ -98,7 +100,7 @@ SCHEMA = {
     "properties": {
         "answers": {
             "type": "array",
-            "description": "classes, the likeliest first",
+            "description": "classes, the likeliest first; a chosen one before likelier ones",
             "items": {
                 "type": "object",
                 "required": ["label", "index", "probability", "chosen"],

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import DataError
+from vitrail.tasks.classify.goal import GoalConfig, decide, label_thresholds
 
 BINS = 15  # of confidence, in the calibration error
 MAX_CONFUSION = 1000  # classes: a larger matrix takes much memory
@@ -22,12 +23,19 @@ MAX_CONFUSION = 1000  # classes: a larger matrix takes much memory
 class ClassMeter:
     """One label an image: accuracy, top-5, NLL, calibration error (ECE, arXiv:1706.04599), and all that by class.
 
-    Sums stay on the device of the outputs, so that no batch waits for another; they travel on the CPU.
+    Sums stay on the device of the outputs, so that no batch waits for another; they travel on the CPU. `offsets` K are
+    added to logits before the largest decides. With a `goal`, `compute` also finds the decision that reaches it on
+    what it has seen, which a task may adopt if this was its validation.
     """
 
-    def __init__(self, num_classes: int, *, field: str = "label", temperature: float = 1.0) -> None:
+    def __init__(
+        self, num_classes: int, *, field: str = "label", temperature: float = 1.0, offsets: Sequence[float] = (),
+        goal: GoalConfig | None = None, classes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.num_classes, self.field, self.temperature = num_classes, field, temperature
+        self.offsets, self.goal, self.classes = torch.tensor(offsets or [0.0]), goal, tuple(classes)
         self._sums: dict[str, Tensor] = {}
+        self._kept: list[tuple[Tensor, Tensor]] = []  # logits and classes, for a goal
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_sums": {name: value.cpu() for name, value in self._sums.items()}}
@@ -45,8 +53,11 @@ class ClassMeter:
             outputs, labels = outputs.cpu(), labels.cpu()
         count = self.num_classes
         log_probabilities = F.log_softmax(outputs.double() / self.temperature, dim=1)
-        confidence, said = log_probabilities.exp().max(dim=1)
+        said = (outputs.float() + self.offsets.to(outputs.device)).argmax(dim=1)
+        confidence = log_probabilities.gather(1, said[:, None])[:, 0].exp()
         right = said == labels
+        if self.goal is not None:
+            self._kept.append((outputs.detach().float().cpu(), labels.cpu()))
         sums = {
             "support": torch.bincount(labels, minlength=count),
             "predicted": torch.bincount(said, minlength=count),
@@ -63,6 +74,7 @@ class ClassMeter:
     def merge(self, other: Self) -> None:
         """Takes in everything that another meter has seen."""
         self._add(other._sums)
+        self._kept += other._kept
 
     def _add(self, sums: Mapping[str, Tensor]) -> None:
         for name, value in sums.items():
@@ -96,33 +108,46 @@ class ClassMeter:
         }
         if "confusion" in sums:
             results["confusion"] = sums["confusion"]
+        if self.goal is not None:
+            logits, labels = (torch.cat(some) for some in zip(*self._kept, strict=True))
+            results["decision"] = decide(self.goal, logits, labels, self.classes)
         return results
 
 
 class LabelMeter:
-    """Several labels an image: AP and AUC by label and on average, and thresholds that make F1 largest.
+    """Several labels an image: AP and AUC by label and on average, thresholds that make F1 largest or reach a goal.
 
     Precision, recall, F1 and what is exactly right are those of the `thresholds` given, the ones a task has stored, and
     decided as it does: in float32. `compute` also finds the best ones for what it has seen, which a task may adopt if
     this was its validation.
     """
 
-    def __init__(self, thresholds: Sequence[float], *, field: str = "labels") -> None:
+    def __init__(
+        self, thresholds: Sequence[float], *, field: str = "labels", goal: GoalConfig | None = None,
+        classes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.thresholds, self.field = torch.tensor(thresholds, dtype=torch.float32), field
+        self.goal, self.classes = goal, tuple(classes)
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
+        self._said: list[Tensor] = []  # decided at once: a meter that is merged may have had other thresholds
 
     def update(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
         """Takes in logits B K and labels B K of zeros and ones."""
         labels = targets[self.field]
         if len(labels):
-            self._outputs.append(outputs["logits"].detach().float().cpu())
+            logits = outputs["logits"].detach().float().cpu()
+            self._outputs.append(logits)
+            self._said.append(logits.sigmoid() >= self.thresholds)
             self._labels.append(labels.detach().float().cpu())
 
     def merge(self, other: Self) -> None:
         """Takes in everything that another meter has seen."""
         self._outputs += other._outputs
         self._labels += other._labels
+        self._said += other._said
+        if not torch.equal(self.thresholds, other.thresholds):
+            self.thresholds = torch.full_like(self.thresholds, torch.nan)  # of folds: each had its own
 
     def compute(self) -> Mapping[str, Any]:
         """Numbers: ap, auc, f1, best_f1 (means over labels), exact (all right), label_accuracy, bce, ece, images.
@@ -140,7 +165,7 @@ class LabelMeter:
                 "no label can be measured: every label is on all images or on none; choose other validation images"
             )
         scores, truth = logits.sigmoid(), labels > 0.5
-        said = scores >= self.thresholds
+        said = torch.cat(self._said)
         both = (said & truth).sum(dim=0).double()
         support, predicted = truth.sum(dim=0), said.sum(dim=0)
         known = torch.zeros(len(self.thresholds), dtype=torch.bool).index_fill(0, torch.tensor(defined), True)
@@ -149,6 +174,8 @@ class LabelMeter:
         nothing = (torch.nan, torch.nan, 0.5, torch.nan)
         columns = torch.tensor([ranked.get(label, nothing) for label in range(len(known))], dtype=torch.float64)
         ap, auc, thresholds, best = columns.T
+        if self.goal is not None:
+            thresholds = label_thresholds(self.goal, logits, truth, self.classes, thresholds)
         return {
             "ap": float(ap.nanmean()),
             "auc": float(auc.nanmean()),

@@ -1,23 +1,25 @@
 """What classifiers of one class and of several labels share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitrail.config import NotNegative, Positive, Rate
+from vitrail.config import NotNegative, Positive, Range, Rate
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import ClassTarget, Schema
 from vitrail.data.targets.class_balance import skew_of
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Unsupported
 from vitrail.models.backbone import Backbone
+from vitrail.models.registry import build, family_of
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Examples
 from vitrail.tasks.classify import class_answer, classify_report
 from vitrail.tasks.classify.class_answer import check_head
 from vitrail.tasks.classify.class_loss import Loss, Weights, class_weights, log_priors
+from vitrail.tasks.classify.goal import GoalConfig
 from vitrail.tasks.task import Outputs, Task, TaskConfig
 
 
@@ -29,7 +31,10 @@ class ClassifierConfig(TaskConfig):
     of images (arXiv:1901.05555). `loss` "focal" (arXiv:1708.02002) turns to images that are not yet right,
     "logit_adjusted" (arXiv:2007.07314) adds `logit_adjustment` times the logarithm of each class's share in training,
     so that answers are those of even classes. `best_metric` chooses the best epoch; "auto" is the accuracy, or the
-    balanced accuracy where classes are uneven, or the average precision of labels.
+    balanced accuracy where classes are uneven, or the average precision of labels. `goal` is what decisions are made
+    for: validation adopts thresholds that reach it.
+
+    `members` is the number of models whose probabilities are averaged; an ensemble is made of runs (`--folds`).
     """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("class", "labels")
@@ -40,6 +45,8 @@ class ClassifierConfig(TaskConfig):
     class_weights: Weights = "none"
     effective_beta: Rate = 0.999
     best_metric: Literal["auto", "accuracy", "balanced_accuracy", "macro_f1", "nll", "ap", "auc", "best_f1"] = "auto"
+    goal: GoalConfig | None = None
+    members: Annotated[int, Range(1, 100)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +74,8 @@ class ClassifierConfig(TaskConfig):
         if found is None or self.best_metric != "auto":
             return self, []
         note = (
-            f"classes are uneven ({found.frequent!r} has {found.most:,} training images, {found.rare!r} {found.least:,})"
-            ": balanced accuracy chooses the best epoch (task.best_metric)"
+            f"classes are uneven ({found.frequent!r} {found.most:,} training images, {found.rare!r} {found.least:,}): "
+            "balanced accuracy chooses the best epoch (task.best_metric)"
         )
         return replace(self, best_metric="balanced_accuracy"), [note]
 
@@ -91,9 +98,26 @@ class Classifier(Task):
         self.classes: tuple[str, ...] = target.classes
         self.output_names = self.classes
         self.best_metric = self._best_metric()
+        if config.goal is not None:
+            config.goal.check(self.classes, multi_label=not isinstance(target, ClassTarget))
         if backbone is not None:
             check_head(backbone, self.classes)
             backbone.labels = self.classes
+            if config.members > 1:
+                family, same = family_of(backbone), backbone.config
+                self.others = nn.ModuleList(build(family, same) for _ in range(config.members - 1))
+
+    def fit(self, targets: Targets) -> None:
+        """Takes over how frequent classes are."""
+        if self.config.members > 1:
+            raise ConfigError(
+                f"task.members={self.config.members} cannot be trained: an ensemble is made of runs, as --folds does"
+            )
+        self.set_balance(self.counted(targets[self.field]))
+
+    @abstractmethod
+    def counted(self, values: Tensor) -> Tensor:
+        """How frequent classes are: counts K of images, or K 2 of those without and with a label."""
 
     def _best_metric(self) -> str:
         asked = self.config.best_metric
@@ -131,8 +155,23 @@ class Classifier(Task):
         """The loss of logits B K, and what is shown beside it."""
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
-        """Logits B K."""
-        return {"logits": self.backbone(images)}
+        """Logits B K; of an ensemble those of the mean probabilities."""
+        if self.config.members == 1:
+            return {"logits": self.backbone(images)}
+        return {"logits": self.joined([model(images).float() for model in (self.backbone, *self.others)])}
+
+    @abstractmethod
+    def joined(self, logits: Sequence[Tensor]) -> Tensor:
+        """The logits of an ensemble: those of the mean of its members' probabilities, of their logits B K."""
+
+    def explained(self) -> Backbone:
+        """The model; Unsupported for an ensemble."""
+        if self.config.members > 1:
+            raise Unsupported(
+                f"this is an ensemble of {self.config.members} models, and each decides in its own way; explain one of "
+                "the folds that it was made of"
+            )
+        return super().explained()
 
     def answer_schema(self) -> dict[str, Any]:
         """A list of candidates."""

@@ -1,6 +1,6 @@
 """Classification with several labels an image: K independent decisions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,23 @@ class MultiLabel(Classifier):
             return {"loss": F.binary_cross_entropy_with_logits(logits.float(), soft)}
         return {"loss": labels_loss(logits.float(), soft, self.weights, self.shift, self.gamma)}
 
-    def fit(self, targets: Targets) -> None:
-        """Takes over how many images have each label."""
-        marks = targets[self.field].double()
-        self.set_balance(torch.stack([(1 - marks).sum(dim=0), marks.sum(dim=0)], dim=1))  # K 2
+    def counted(self, values: Tensor) -> Tensor:
+        """K 2: images without and with each label."""
+        marks = values.double()
+        return torch.stack([(1 - marks).sum(dim=0), marks.sum(dim=0)], dim=1)
+
+    def joined(self, logits: Sequence[Tensor]) -> Tensor:
+        """By the mean of the probabilities of each label: several B K -> B K."""
+        stacked = torch.stack([one.float() for one in logits])  # V B K
+        return F.logsigmoid(stacked).logsumexp(dim=0) - F.logsigmoid(-stacked).logsumexp(dim=0)
+
+    def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
+        """Logits whose probabilities are the mean of those of the outputs."""
+        return {"logits": self.joined([one["logits"] for one in outputs])}
 
     def metrics(self) -> LabelMeter:
         """A fresh meter for one evaluation."""
-        return LabelMeter(self.thresholds.tolist(), field=self.field)
+        return LabelMeter(self.thresholds.tolist(), field=self.field, goal=self.config.goal, classes=self.classes)
 
     def adopt(self, results: Mapping[str, Any]) -> None:
         """Takes over the thresholds that a validation found best."""
@@ -78,9 +87,15 @@ class MultiLabel(Classifier):
         sure = probabilities.where(said, 1 - probabilities)
         return sure.where(said != (targets[self.field] > 0.5), 0.0).amax(dim=1)
 
+    def calibration(self) -> str:
+        """What thresholds were chosen for."""
+        return "" if self.config.goal is None else f"thresholds are those of {self.config.goal.words(self.classes)}"
+
     def graph(self, outputs: Outputs) -> dict[str, Tensor]:
-        """Logits and probabilities."""
-        return {**outputs, "probabilities": outputs["logits"].float().sigmoid()}
+        """Logits and probabilities; with a goal, the labels that are given too, 0 or 1."""
+        probabilities = outputs["logits"].float().sigmoid()
+        found = {**outputs, "probabilities": probabilities}
+        return found if self.config.goal is None else found | {"chosen": (probabilities >= self.thresholds).float()}
 
     def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
         """The same labels."""
