@@ -27,6 +27,7 @@ class Dataset(ABC):
     targets: Targets
     size: tuple[int, int] | None = None  # of every image, if all are known to have the same
     array: Tensor | None = None  # N C H W uint8 if all images are in memory; None: read one by one
+    groups: Sequence[str] | None = None  # which images belong together, such as those of one patient; None: not known
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -66,6 +67,7 @@ class Subset(Dataset):
         self.name, self.schema = whole.name, whole.schema
         self.targets = {name: values[self.indices] for name, values in whole.targets.items()}
         self.size, self.array = whole.size, None if whole.array is None else whole.array[self.indices]
+        self.groups = None if whole.groups is None else [whole.groups[index] for index in self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -106,7 +108,7 @@ class Retargeted(Dataset):
 
     def __init__(self, whole: Dataset, targets: Targets, schema: Schema) -> None:
         self.whole, self.name, self.targets, self.schema = whole, whole.name, targets, schema
-        self.size, self.array = whole.size, whole.array
+        self.size, self.array, self.groups = whole.size, whole.array, whole.groups
 
     def __len__(self) -> int:
         return len(self.whole)
@@ -146,6 +148,8 @@ class Joined(Dataset):
         self.name, self.schema = first.name, first.schema
         self.targets = {name: _stacked(values, second.targets[name]) for name, values in first.targets.items()}
         self.size = first.size if first.size == second.size else None
+        if first.groups is not None and second.groups is not None:
+            self.groups = [*first.groups, *second.groups]
         if first.array is not None and second.array is not None and first.array.shape[1:] == second.array.shape[1:]:
             self.array = torch.cat([first.array, second.array])
 

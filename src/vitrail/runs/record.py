@@ -96,7 +96,9 @@ def is_run(folder: str | Path) -> bool:
 
 def _parsed(data: dict[str, Any], file: Path) -> Record:
     asked = data["wanted"]
-    wanted = Wanted(tuple(asked["columns"]), tuple(asked["kinds"]), targets=asked.get("targets", True))
+    flags = {name: asked[name] for name in ("targets", "several", "group") if name in asked}
+    flags |= {"fold": tuple(asked["fold"])} if asked.get("fold") is not None else {}
+    wanted = Wanted(tuple(asked["columns"]), tuple(asked["kinds"]), **flags)
     task = dict(data.pop("task"))
     if (kind := task.pop("kind")) not in TaskConfig.kinds:
         raise CheckpointError(f"{file} is of an unknown task {kind!r}; {nearest(str(kind), TaskConfig.kinds)}")

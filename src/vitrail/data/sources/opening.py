@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vitrail.data.dataset import Dataset, Found, Splits
 from vitrail.data.findings import NO_FINDINGS
+from vitrail.data.grouping import with_groups
 from vitrail.data.sources.arrays import looks_like_arrays, read_arrays
 from vitrail.data.sources.catalogue import KNOWN, Progress, read_known
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
@@ -44,11 +45,15 @@ def survey(
 ) -> Splits:  # fmt: skip
     """The same without the check, for an audit."""
     found = find(source, wanted=wanted, progress=progress)
+    if wanted.group is not None:
+        if isinstance(val, str | Path):
+            raise DataError(f"--group decides which images validate, so --val {val} cannot be used; leave one out")
+        found = with_groups(found, wanted.group)
     if isinstance(val, str | Path):
         own = wanted if _is_table(val) else wanted._replace(columns=())
         other = open_whole(val, schema=found.train.schema, wanted=own, progress=progress)
-        return complete(found, val=other, seed=seed)
-    return complete(found, val=val, seed=seed)
+        return complete(found, val=other, seed=seed, fold=wanted.fold)
+    return complete(found, val=val, seed=seed, fold=wanted.fold)
 
 
 def open_whole(

@@ -33,6 +33,9 @@ class Wanted(NamedTuple):
 
     columns: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    several: bool = False  # whether a target of each kind is read, which some images may lack
+    group: str | None = None  # how images are grouped: a column, a pattern of paths, or "duplicates"
+    fold: tuple[int, int] | None = None  # (i, k): the i-th of k parts is held out
     targets: bool = True  # whether targets are read at all
 
 
@@ -60,6 +63,8 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
     _refuse_missing(path, files)
     reads, used = _targets(table, wanted)
     fields, schema = ({one.target.field: getattr(one, name) for one in reads} for name in ("values", "target"))
+    if wanted.group in table.others:
+        whole.groups, used = _groups(table.column(str(wanted.group))), (*used, str(wanted.group))
     whole = Files(path.parent, files, fields, schema, name=str(path))
     first = "; ".join(one.notes[0] for one in reads) or "no labels" + _no_labels_hint(table)
     notes = [f"{path} has {len(rows):,} images; {first}."]
@@ -74,6 +79,14 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
         raise DataError(f"{path} has no row with train in the column {table.split!r}")
     subsets = {name: Subset(whole, indices) for name, indices in parts.items() if indices}
     return Found(subsets["train"], subsets.get("val"), subsets.get("test"), tuple(notes))
+
+def _groups(column: Column) -> list[str]:
+    """The cells of a column as names of groups."""
+    for row, cell in enumerate(column.cells):
+        if cell is None or str(cell) == "":
+            raise column.error(row, "the group is missing; give one to every image")
+    return [str(cell) for cell in column.cells]
+
 
 
 def _read_csv(path: Path) -> list[tuple[int, Row]]:
