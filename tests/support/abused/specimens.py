@@ -21,6 +21,7 @@ from support.run_folder import run_folder
 from support.shipped import trained
 from vitrail.data.feeds import pack_file
 from vitrail.deploy.artefact.card import KEY, Card
+from vitrail.deploy.artefact.runtimes import needs
 
 Files = dict[str, bytes]
 
@@ -152,7 +153,7 @@ def onnx_files() -> Files:
 @cache
 def openvino_files() -> Files:
     """An OpenVINO IR with its card."""
-    import openvino
+    openvino = needs("openvino")
 
     def make(folder: Path) -> None:
         (folder / "model.onnx").write_bytes(onnx_files()["model.onnx"])

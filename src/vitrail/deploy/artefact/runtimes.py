@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ class OnnxEngine(Engine):
             options.intra_op_num_threads = threads
         data = read_artefact(path)
         found = check_onnx(data, path)
-        for name in (path.name, *found.beside):
+        for name in (path.name, *found.external_files):
             check_file(path.with_name(name), data=data if name == path.name else None)
-        if found.beside:  # which the runtime looks for in this folder, as it gets the graph alone
+        if found.external_files:  # which the runtime looks for in this folder, as it gets the graph alone
             options.add_session_config_entry(_BESIDE, str(path.parent.absolute()))
         try:
             graph = with_dynamic_int8(needs("onnx"), data, path.parent) if dynamic else data
@@ -176,6 +177,9 @@ def _info_of_openvino(end: Any) -> TensorInfo:
 
 def needs(name: str) -> Any:
     """A library that exported models need; ConfigError says how to install it."""
+    if name == "openvino":
+        # Else OpenVINO would send usage statistics to its makers, from forks of this process; it does without this.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return importlib.import_module(name)
     except ImportError as error:
