@@ -30,7 +30,8 @@ def cases(monkeypatch):
 
     found = (case("vit", 1e-7), case("vit, another", 1e-3))
     monkeypatch.setattr(benchmark, "all_cases", lambda: found)
-    monkeypatch.setattr(benchmark, "head_cases", tuple)
+    for others in ("head_cases", "padded_cases", "at_usual_sizes"):
+        monkeypatch.setattr(benchmark, others, tuple)
 
 
 @pytest.mark.usefixtures("cases")
@@ -54,3 +55,12 @@ def test_a_model_that_is_the_peers_ends_well(capsys):
 def test_a_name_that_is_in_no_case_ends_with_an_error():
     with pytest.raises(SystemExit, match=r"resnet.*twin"):
         benchmark.main(["--only", "resnet"])
+
+
+def test_an_answer_that_is_another_ends_with_an_error(monkeypatch, capsys):
+    row = {"model": "DPT", "processor": "DPTImageProcessor", "input": "64x64", "photographs": 4, "grey_levels": 0.0}
+    monkeypatch.setattr(benchmark, "measure_answers", lambda case: {**row, "depth": 1e-3})
+    monkeypatch.setattr(benchmark, "photographs", lambda: {"china": None})
+    with pytest.raises(SystemExit, match="DPT"):
+        benchmark.main(["--only", "DPTImageProcessor"])
+    assert "1.0e-03" in capsys.readouterr().out

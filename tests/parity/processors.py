@@ -1,7 +1,7 @@
 """Whole folders of Hugging Face's, model and processor: the same pixels go in, and the same answers come out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _OTHER = Path(__file__).parents[3] / "shared" / "data" / "bccd" / "JPEGImages"  
 
 @dataclass(frozen=True)
 class ProcessorCase:
-    """A model with a processor; `usual` is whether the options are those of the class."""
+    """A model with a processor, at small sizes; `usual` are the options for the sizes of published models."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -33,7 +33,8 @@ class ProcessorCase:
     options: Mapping[str, Any]
     theirs: Callable[[Any, nn.Module, Image.Image, float], Mapping[str, Tensor]]
     square: bool = False  # whether Hugging Face's model takes square inputs alone
-    usual: Mapping[str, Any] = field(default_factory=dict)  # options with which pixels alone are compared
+    usual: Mapping[str, Any] | None = field(default_factory=dict)  # None: there is nothing usual about it
+    usual_make: Callable[[], nn.Module] | None = None  # where the model is built for one size
 
 
 @cache
@@ -117,9 +118,9 @@ _DETR = _lively(_case(detect, "DetrForObjectDetection, ResNet"), "query_position
 _EDGES = {"size": {"shortest_edge": 160, "longest_edge": 230}}
 _SQUARE = {"size": {"shortest_edge": 64, "longest_edge": 64}}
 _RT = _case(detect, "RTDetrForObjectDetection, basic blocks")
-_EOMT = _lively(
-    _case(segment, "EomtForUniversalSegmentation, two blocks with queries"), "query.weight", "patch_embeddings", "fc3"
-)
+_LIVELY = ("query.weight", "patch_embeddings", "fc3")
+_EOMT = _lively(_case(segment, "EomtForUniversalSegmentation, two blocks with queries"), *_LIVELY)
+_LARGE_EOMT = _lively(segment.eomt("640 pixels", image_size=640).make, *_LIVELY)
 _SEGFORMER = _case(segment, "SegformerForSemanticSegmentation, b0 in small")
 _DPT = _case(depth, "DPTForDepthEstimation, small")
 _SIZE = {"height": 128, "width": 160}
@@ -138,6 +139,7 @@ CASES = [
         "Detr",
         {"size": {"max_height": 200, "max_width": 180}},
         of_boxes,
+        usual=None,
     ),
     ProcessorCase("RT-DETR", _RT, "RTDetr", {"size": _SIZE}, of_boxes),
     ProcessorCase("RT-DETR, normalised", _RT, "RTDetr", {"size": _SIZE, "do_normalize": True}, of_boxes),
@@ -148,9 +150,18 @@ CASES = [
         "Eomt",
         {"size": {"shortest_edge": 64, "longest_edge": None}, "do_split_image": True},
         of_mask,
-        usual={"size": {"shortest_edge": 640, "longest_edge": None}},
+        usual={"size": {"shortest_edge": 640, "longest_edge": None}, "do_split_image": True},
+        usual_make=_LARGE_EOMT,
     ),
-    ProcessorCase("EoMT, padded", _EOMT, "Eomt", {**_SQUARE, "do_pad": True}, of_padded_mask, usual={"do_pad": True}),
+    ProcessorCase(
+        "EoMT, padded",
+        _EOMT,
+        "Eomt",
+        {**_SQUARE, "do_pad": True},
+        of_padded_mask,
+        usual={"do_pad": True},
+        usual_make=_LARGE_EOMT,
+    ),
     ProcessorCase("DPT", _DPT, "DPT", {"size": {"height": 64, "width": 64}}, of_depth),
     ProcessorCase(
         "DPT, larger, rounded", _DPT, "DPT", {"size": {"height": 90, "width": 90}, "ensure_multiple_of": 32}, of_depth
@@ -164,14 +175,21 @@ CASES = [
         square=True,
         usual={"ensure_multiple_of": 32, "keep_aspect_ratio": True},
     ),
-]  # fmt: skip
+]
 
 
-def write(case: ProcessorCase, folder: Path, **changes: Any) -> tuple[Any, nn.Module]:
+def at_usual_sizes() -> list[ProcessorCase]:
+    """The cases with the sizes of published models."""
+    return [
+        replace(case, make=case.usual_make or case.make, options=case.usual) for case in CASES if case.usual is not None
+    ]
+
+
+def write(case: ProcessorCase, folder: Path) -> tuple[Any, nn.Module]:
     """The folder of a case as Hugging Face writes it; its processor and model."""
     model = case.make().eval()
     model.save_pretrained(folder)
-    processor = getattr(transformers, f"{case.processor}ImageProcessor")(**{**case.options, **changes})
+    processor = getattr(transformers, f"{case.processor}ImageProcessor")(**case.options)
     processor.save_pretrained(folder)
     return processor, model
 

@@ -12,6 +12,7 @@ from parity.processors import (
     ProcessorCase,
     answer_errors,
     as_tensor,
+    at_usual_sizes,
     grey_levels,
     padded_cases,
     padded_errors,
@@ -40,15 +41,10 @@ def test_same_pixels_and_answers(case: ProcessorCase, tmp_path: Path) -> None:
 
 @needs_photographs
 @pytest.mark.filterwarnings("ignore:positions resampled")
-@pytest.mark.parametrize("name", ["DETR", "RT-DETR", "SegFormer", "EoMT, windows", "EoMT, padded", "DPT, ratio kept"])
-def test_same_pixels_at_usual_sizes(name: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.name == name)
-    whole = getattr(transformers, f"{case.processor}ImageProcessor")
-    write(case, tmp_path)
-    processor = whole(**{key: value for key, value in case.options.items() if key != "size"} | dict(case.usual))
-    processor.save_pretrained(tmp_path)
-    opened = open_model(tmp_path)
-    assert grey_levels(processor, opened, photographs()["flower"]) <= 1.001
+@pytest.mark.parametrize("case", at_usual_sizes(), ids=lambda case: case.name)
+def test_same_pixels_at_usual_sizes(case: ProcessorCase, tmp_path: Path) -> None:
+    processor, _ = write(case, tmp_path)
+    assert grey_levels(processor, open_model(tmp_path), photographs()["flower"]) <= 1.001
 
 
 @pytest.mark.parametrize("case", padded_cases(), ids=lambda case: case.name)

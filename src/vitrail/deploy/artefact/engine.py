@@ -29,6 +29,7 @@ from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.pixels import Frame, Pixels, frame
 from vitrail.deploy.artefact.servable import Servable
 from vitrail.errors import InputError
+from vitrail.runs.pictures import Pictures
 from vitrail.runs.predict import pixels
 from vitrail.runs.trained import TrainedModel
 from vitrail.tasks.task import Task
@@ -123,6 +124,11 @@ class TorchEngine(Engine):
     def task(self) -> Task:
         """The task with its model."""
         return self.trained.task
+
+    @property
+    def pictures(self) -> Pictures | None:
+        """What gives the model whole pictures at sizes of their own."""
+        return self.trained.pictures
 
     @functools.cached_property
     def module(self) -> Servable:
