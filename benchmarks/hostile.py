@@ -1,10 +1,10 @@
 """A hostile client beside a normal one, on one machine: what the normal one gets, and how much memory it takes.
 
-python benchmarks/hostile.py [webp scans tiles png slow] [--seconds 8] [options of vitrail serve]
+python benchmarks/hostile.py [webp crowd scans tiles png slow] [--seconds 8] [options of vitrail serve]
 
 Each attack is a request that is sent once (64 WebP of 25 million pixels, 2 JPEGs of 40,000 scans, 64 TIFFs with a huge
-tile, 64 PNGs of 25 million pixels), or 60 uploads of a byte a second. Memory is that of the workers and decoders
-together (PSS: what they share counts once), every 50 ms.
+tile, 64 PNGs of 25 million pixels), four of the first kind at once, or 60 uploads of a byte a second. Memory is that of
+the workers and decoders together (PSS: what they share counts once), every 50 ms.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from support.small_service import form
 
 ATTACKS = {
     "webp": lambda: [hostile.webp_of_one_colour(5000, 5000)] * 64,
+    "crowd": lambda: [hostile.webp_of_one_colour(5000, 5000)] * 64,
     "scans": lambda: [hostile.jpeg_of_many_scans(40_000, (640, 480))] * 2,
     "tiles": lambda: [hostile.tiff_of_a_huge_tile()] * 64,
     "png": lambda: [hostile.png_of_zeros(5000, 5000)] * 64,
@@ -66,10 +67,11 @@ async def attack(kind: str, address: str, seconds: float) -> str:
     if kind == "slow":
         return await slow_uploads(address, seconds)
     body, headers = form(*ATTACKS[kind]())
-    client = Client(address)
-    answered = await client.post("/predict", body, headers["content-type"])
-    client.close()
-    return f"{len(body):,} bytes, {answered.status} after {answered.seconds:.1f} s"
+    clients = [Client(address) for _ in range(4 if kind == "crowd" else 1)]
+    each = await asyncio.gather(*(client.post("/predict", body, headers["content-type"]) for client in clients))
+    for client in clients:
+        client.close()
+    return f"{len(body):,} bytes, " + ", ".join(f"{one.status} after {one.seconds:.1f} s" for one in each)
 
 
 def text(answered: list[Answered]) -> str:

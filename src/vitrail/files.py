@@ -29,8 +29,8 @@ _MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, 
 IMAGE_LIMIT = 1 << 29  # bytes of an image file
 TEXT_LIMIT = 1 << 32  # bytes of a table or another text
 _CHUNK = 1 << 16
-_MARK = ".vitrail-new"  # how names of temporary folders end
-_TEMPORARY = re.compile(rf"\..+\.\w{{8}}{re.escape(_MARK)}")
+_TEMPORARY_SUFFIX = ".vitrail-new"  # how names of temporary folders end
+_TEMPORARY = re.compile(rf"\..+\.\w{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -190,7 +190,7 @@ def temporary_folder(file: Path) -> Iterator[Path]:
 
 
 def _new(file: Path) -> tuple[Path, int]:
-    folder = Path(tempfile.mkdtemp(dir=file.parent, prefix=f".{file.name}.", suffix=_MARK))
+    folder = Path(tempfile.mkdtemp(dir=file.parent, prefix=f".{file.name}.", suffix=_TEMPORARY_SUFFIX))
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

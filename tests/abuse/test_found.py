@@ -81,8 +81,8 @@ FOUND = {
     "a header with an open bracket": ("arrays", {"train_images.npy": b"\x93NUMPY\1\0\x02\0(\n"}),
     "an idx file that claims gigabytes": ("idx", {"train-images-idx3-ubyte": b"\0\0\x08\x01\x3f\xff\xff\xff"}),
     "a class number without end": ("shards", {"train.tar": lambda: shard(b"99999999999")}),
-    "a label of JSON without bottom": ("jsonl", {"table.jsonl": b'{"image": ' + DEEP}),
-    "a row of JSON without bottom": ("predictions", {"table.jsonl": DEEP}),
+    "a label of deeply nested JSON": ("jsonl", {"table.jsonl": b'{"image": ' + DEEP}),
+    "a row of deeply nested JSON": ("predictions", {"table.jsonl": DEEP}),
     "a row whose model is a list": ("predictions", {"table.jsonl": json.dumps(ROW | {"model": []}).encode()}),
     "a row whose image is a list": ("predictions", {"table.jsonl": json.dumps(ROW | {"path": []}).encode()}),
     "a state with an unknown key": ("card", {"card.json": lambda: card(temperature={"x": 1})}),
@@ -92,7 +92,7 @@ FOUND = {
         {"fastest.json": b'{"artefact": "%s", "threads": 1}' % (b"x" * 999)},
     ),
     "classes numbered by words": ("yolo", {"data.yaml": b"train: images/train\nnames: {0: a, b: c}\n"}),
-    "a record without bottom": ("run", {"run.json": DEEP}),
+    "a deeply nested record": ("run", {"run.json": DEEP}),
     "an output with another name": (
         "openvino",
         {"model.xml": lambda: openvino(b'names="logits"', b'names="other"')},
@@ -109,7 +109,7 @@ FOUND = {
         "convnext checkpoint",
         {"config.json": lambda: convnext(depths=[1, 1, 2, 1] * 1000)},
     ),
-    "a config without bottom": ("hugging face checkpoint", {"config.json": DEEP}),
+    "a deeply nested config": ("hugging face checkpoint", {"config.json": DEEP}),
 }
 
 

@@ -91,7 +91,7 @@ def test_a_reader_that_does_not_read_and_then_goes(pipe: tuple[int, int]) -> Non
 def test_a_line_after_one_that_was_cut(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     stream = BackgroundStream(writer)
-    stream._cut = True  # as when the disk became full in the middle of a line
+    stream._partial_line = True  # as when the disk became full in the middle of a line
     stream.write("whole\n")
     stream.drain(10)
     assert os.read(reader, 100) == b"\nwhole\n"

@@ -35,7 +35,7 @@ def ready(of: App) -> tuple[int, str]:
     return reply.status, reply.body.decode()
 
 
-def test_a_model_that_falls_ill(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_starts_to_fail(capsys: pytest.CaptureFixture[str]) -> None:
     engine = Sick()
     of = app(engine, explainer=Halves())
     assert ready(of)[0] == 200

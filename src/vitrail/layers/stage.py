@@ -113,7 +113,7 @@ class TokenStage(Stage):
 
 def no_prefix(maps: Tensor) -> Tensor:
     """The prefix tokens of a map that has none: B D h w -> B 0 D."""
-    return maps.new_empty(maps.shape[0], 0, maps.shape[1])
+    return maps.new_zeros(maps.shape[0], 0, maps.shape[1])
 
 
 def to_tokens(maps: Tensor) -> Tensor:

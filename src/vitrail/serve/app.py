@@ -53,7 +53,7 @@ _OVERLOADED = {
     "full": "the queue is full",
     "slow": "the queue is longer than a request may wait",
     "memory": "the uploads in progress use all memory reserved for them",
-    "decoders": "the image takes long to decode, and other requests are waiting",
+    "decoders": "decoding the image takes too long while other requests wait",
 }
 
 

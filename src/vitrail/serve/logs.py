@@ -69,7 +69,7 @@ class BackgroundStream(io.TextIOBase):
         self._waiting: deque[bytes] = deque()
         self._size = 0  # bytes that wait or are being written
         self._changed = threading.Condition()  # its lock is reentrant: signal handlers may log, too
-        self._cut = False  # whether the last line was written in part
+        self._partial_line = False  # whether the last line was written in part
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def writable(self) -> bool:
@@ -107,14 +107,14 @@ class BackgroundStream(io.TextIOBase):
                 self._changed.notify_all()
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(b"\n" + data if self._cut else data)
+        left = memoryview(b"\n" + data if self._partial_line else data)
         while left:
             try:
                 written = os.write(self._descriptor, left)
             except BlockingIOError:  # another process made it non-blocking
                 select.select([], [self._descriptor], [], _POLL)
                 continue
-            left, self._cut = left[written:], written < len(left)
+            left, self._partial_line = left[written:], written < len(left)
 
 
 class _LineHandler(logging.Handler):

@@ -1,4 +1,4 @@
-"""Readiness: whether a prediction works, tried on a picture that takes the way of every request.
+"""Readiness: whether a prediction works, tried on a test image that goes through the same path as a request.
 
 It is decoded, batched, computed and answered, but not admitted: a service that refuses requests because it is
 overloaded works. Each worker tries at most once in a few seconds, and only while somebody asks.

@@ -28,12 +28,13 @@ def test_what_vitrail_writes_is_read(shipped, proto):
         assert set(found.metadata) == {"vitrail"}
     stored = sum(onnx.numpy_helper.to_array(tensor).size for tensor in proto.graph.initializer)
     assert check_onnx(proto.SerializeToString(), path).parameters >= stored
-    assert found.beside == set()
+    assert found.external_files == set()
 
 
-def test_other_operators_are_refused(proto, tmp_path):
-    proto.graph.node[0].domain = "mine"
-    refused(proto, tmp_path, "mine")
+@pytest.mark.parametrize("domain", ["mine", "com.microsoft", "ai.onnx.ml"])
+def test_other_domains_are_refused(proto, tmp_path, domain):
+    proto.graph.node[0].domain = domain
+    refused(proto, tmp_path, domain)
 
 
 def test_other_opsets_are_refused(proto, tmp_path):
@@ -48,16 +49,16 @@ def test_functions_are_refused(proto, tmp_path):
     refused(proto, tmp_path, "functions")
 
 
-def test_an_operator_in_a_graph_of_an_attribute_is_seen(proto, tmp_path):
-    inner = onnx.helper.make_graph([onnx.helper.make_node("Run", [], ["y"], domain="mine")], "inner", [], [])
-    proto.graph.node.append(onnx.helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=inner))
-    refused(proto, tmp_path, "mine")
+def test_graphs_within_graphs_are_refused(proto, tmp_path):
+    inner = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "inner", [], [])
+    proto.graph.node.append(onnx.helper.make_node("Identity", ["c"], ["z"], then_branch=inner))
+    refused(proto, tmp_path, "graphs")
 
 
-def test_loops_are_refused(proto, tmp_path):
-    body = onnx.helper.make_graph([], "body", [], [])
-    proto.graph.node.append(onnx.helper.make_node("Loop", ["", "c"], ["z"], body=body))
-    refused(proto, tmp_path, "loop")
+@pytest.mark.parametrize("operator", ["Loop", "Scan", "If", "SequenceMap", "StringConcat", "Bernoulli", "Mine", ""])
+def test_operators_that_are_not_listed_are_refused(proto, tmp_path, operator):
+    proto.graph.node.append(onnx.helper.make_node(operator, ["c"], ["z"]))
+    refused(proto, tmp_path, f"operator '{operator}'")
 
 
 def test_a_field_that_only_a_runtime_would_see_is_refused(proto, tmp_path):
@@ -101,7 +102,7 @@ def put_beside(proto, location, offset, length):
 def test_weights_in_a_file_beside_it_are_read(shipped, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(onnx.load(shipped[0] / "model.onnx"), path, save_as_external_data=True, location="model.onnx.data")
-    assert check_onnx(path.read_bytes(), path).beside == {"model.onnx.data"}
+    assert check_onnx(path.read_bytes(), path).external_files == {"model.onnx.data"}
     assert open_engine(path).run is not None
 
 

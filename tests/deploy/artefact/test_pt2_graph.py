@@ -27,6 +27,13 @@ def test_operators_of_models(target):
         "torch.ops.aten.add.out",
         "torch.ops.aten.set_.source_Storage",
         "torch.ops.aten.resize.default",
+        "torch.ops.aten.empty.memory_format",
+        "torch.ops.aten.as_strided.default",
+        "torch.ops.aten.sparse_csr_tensor.crow_col_value",
+        "torch.ops.aten.max_unpool2d.default",
+        "torch.ops.aten.set_data.default",
+        "torch.ops.aten.quantized_lstm.input",
+        "torch.ops.aten.mul.Scalar_out",
         "torch.ops.higher_order.cond",
         "torch.ops.higher_order.inductor_compiled_code",
         "torch.ops.os.system.default",
@@ -39,8 +46,9 @@ def test_operators_of_models(target):
     ],
 )
 def test_other_operators_are_refused(target):
-    with pytest.raises(ValueError, match="it calls"):
+    with pytest.raises(ValueError, match="operator") as raised:
         check_operator(target)
+    assert target in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +84,7 @@ def test_expressions_of_sizes(text):
     ],
 )
 def test_other_expressions_are_refused(text):
-    with pytest.raises(ValueError, match="size"):
+    with pytest.raises(ValueError, match="shape"):
         check_expression(text)
 
 

@@ -98,11 +98,11 @@ def test_a_planted_pickle_beside_tensors_never_runs(tmp_path):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_larger_than_their_file_are_refused(tmp_path, make):
-    began = time.perf_counter()
+    began = time.process_time()
     torch.save({"patch_embed.proj.weight": make()}, tmp_path / "model.pth")
     with pytest.raises(CheckpointError, match=r"plain|safely"):
         vitrail.load(tmp_path / "model.pth")
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_compressed_archive_is_refused(tmp_path):

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.deploy.artefact.allowed_operators import ONNX
 from vitrail.errors import CheckpointError
 
-DOMAINS = ("", "ai.onnx", "com.microsoft")  # of operators that ONNX Runtime has built in
-_LOOPS = ("Loop", "Scan")  # may run without end; models of vitrail have none
-_DEEPEST = 8  # graphs within graphs
+DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 LIMIT = 2**31 - 1  # bytes: more cannot be in a protocol buffer, and weights are in a file beside it
 
 
@@ -31,12 +30,12 @@ class Summary:
     """What was found: the card, the files of weights beside the model, and how many numbers the weights have."""
 
     metadata: dict[str, str] = field(default_factory=dict)
-    beside: set[str] = field(default_factory=set)
+    external_files: set[str] = field(default_factory=set)
     parameters: int = 0
 
 
 def check_onnx(data: bytes, path: Path) -> Summary:
-    """What is in an .onnx; CheckpointError where it has more than operators that are built in, and tensors."""
+    """What is in an .onnx; CheckpointError where it has more than `allowed_operators` and tensors."""
     found = Summary()
     try:
         if len(data) > LIMIT:
@@ -91,7 +90,7 @@ def _check_model(message: memoryview, folder: Path, found: Summary) -> None:
     for one in fields(message):
         if one.number == 7:
             graphs += 1
-            _check_graph(one.data, folder, found, 0)
+            _check_graph(one.data, folder, found)
         elif one.number == 8:  # an opset: domain 1
             _check_domain(next((_text(part.data) for part in fields(one.data) if part.number == 1), ""))
         elif one.number == 14:
@@ -107,7 +106,7 @@ def _check_model(message: memoryview, folder: Path, found: Summary) -> None:
 
 def _check_domain(domain: str) -> None:
     if domain not in DOMAINS:
-        raise ValueError(f"it has operators of {domain[:100]!a}; those of {', '.join(DOMAINS[1:])} are built in")
+        raise ValueError(f"operators of {domain[:100]!a} are not allowed in it, only those of {DOMAINS[-1]}")
 
 
 def _pair(message: memoryview) -> tuple[str, str]:
@@ -115,30 +114,28 @@ def _pair(message: memoryview) -> tuple[str, str]:
     return parts.get(1, ""), parts.get(2, "")
 
 
-def _check_graph(message: memoryview, folder: Path, found: Summary, depth: int) -> None:
-    if depth > _DEEPEST:
-        raise ValueError("its graphs are nested too deeply")
+def _check_graph(message: memoryview, folder: Path, found: Summary) -> None:
     for one in fields(message):
         if one.number == 1:
-            _check_node(one.data, folder, found, depth)
+            _check_node(one.data, folder, found)
         elif one.number == 5:
             _check_tensor(one.data, folder, found)
         elif one.number == 15:
             raise ValueError("it has sparse tensors")
 
 
-def _check_node(message: memoryview, folder: Path, found: Summary, depth: int) -> None:
+def _check_node(message: memoryview, folder: Path, found: Summary) -> None:
     for one in fields(message):
         if one.number == 7:
             _check_domain(_text(one.data))
-        elif one.number == 4 and _text(one.data) in _LOOPS:
-            raise ValueError("it has a loop, which may run without end")
+        elif one.number == 4 and (operator := _text(one.data)) not in ONNX:
+            raise ValueError(f"the operator {operator[:100]!a} is not allowed in it")
         elif one.number == 5:
             for part in fields(one.data):
                 if part.number in (5, 10):
                     _check_tensor(part.data, folder, found)
                 elif part.number in (6, 11):
-                    _check_graph(part.data, folder, found, depth + 1)
+                    raise ValueError("it has graphs within its graph")
                 elif part.number in (22, 23):
                     raise ValueError("it has sparse tensors")
 
@@ -160,13 +157,13 @@ def _check_tensor(message: memoryview, folder: Path, found: Summary) -> None:
             beside[key] = value
     if any(side >= 2**63 for side in sides):
         raise ValueError("a tensor has a negative side")
-    room = _room_beside(beside, folder, found) if beside else len(message)
+    room = _external_room(beside, folder, found) if beside else len(message)
     if (count := math.prod(sides)) > 2 * room:  # two numbers of 4 bits in a byte
         raise ValueError(f"a tensor of {count:,} numbers has {room:,} bytes")
     found.parameters += count
 
 
-def _room_beside(about: dict[str, str], folder: Path, found: Summary) -> int:
+def _external_room(about: dict[str, str], folder: Path, found: Summary) -> int:
     """The bytes of a tensor in another file; that is a plain file in the model's folder."""
     name = about.get("location", "")
     file = folder / name
@@ -179,5 +176,5 @@ def _room_beside(about: dict[str, str], folder: Path, found: Summary) -> int:
     length = int(about.get("length", str(max(size - start, 0))))
     if start < 0 or length < 0 or start + length > size:
         raise ValueError(f"a tensor ends after the end of {name[:100]!a}")
-    found.beside.add(name)
+    found.external_files.add(name)
     return length

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
+from vitrail.deploy.artefact.allowed_operators import OPENVINO
 from vitrail.deploy.artefact.card import KEY
 from vitrail.errors import CheckpointError
 
 _OPSET = re.compile(r"opset[1-9]\d?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
-_LOOPS = ("Loop", "TensorIterator")  # may run without end; models of vitrail have none
 _SIDES = re.compile(r"\d{0,18}(,\s?\d{1,18}){0,15}", re.ASCII)
 LIMIT = 512 * 2**20  # bytes of the .xml
 _DEEPEST = 100  # elements within elements
@@ -30,8 +30,8 @@ class _Reader:
             raise ValueError(f"it begins with {name[:100]!a}, not with net")
         if name == "layer" and _OPSET.fullmatch(about.get("version", "")) is None:
             raise ValueError(f"it has a layer of {about.get('version', '')[:100]!a}; those of OpenVINO are opset1 ...")
-        if name == "layer" and about.get("type") in _LOOPS:
-            raise ValueError("it has a loop, which may run without end")
+        if name == "layer" and about.get("type") not in OPENVINO:
+            raise ValueError(f"the layer {about.get('type', '')[:100]!a} is not allowed in it")
         if name == "data" and ("offset" in about or "size" in about):
             given = about.get("offset", ""), about.get("size", "")
             if not all(map(_WHOLE.fullmatch, given)):

@@ -35,15 +35,17 @@ def safe_archive(file: IO[bytes], path: Path) -> tuple[io.BytesIO, str]:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive)
             if sum(info.file_size for info in members.values()) > file.seek(0, 2):
-                raise ValueError("its parts overlap")
+                raise ValueError("its members overlap: they claim more bytes than the file has")
             return _rewritten(archive, members), _read(archive, members[CARD]).decode()
     except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
         raise CheckpointError(f"{path} is not a .pt2 of vitrail, or is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_words(error)}") from error
+        raise CheckpointError(
+            f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_reason(error)}"
+        ) from error
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"it is damaged ({type(error).__name__}: {error})"
 
 
@@ -58,7 +60,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         if root != listed[0].filename.partition("/")[0] or ".." in PurePosixPath(info.filename).parts:
             raise ValueError(f"a part is called {info.filename[:100]!a}")
         if name in found:
-            raise ValueError(f"it has {name[:100]!a} twice")
+            raise ValueError(f"duplicate member {name[:100]!a}")
         if name not in _NEEDED | _OPTIONAL and _TENSOR.fullmatch(name) is None:
             raise ValueError(f"it has {name[:100]!a}, which is neither a tensor nor the graph")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:

@@ -2,7 +2,7 @@
 
 torch builds Python of names, evaluates the expressions of sizes and the guards, and looks up operators by path. So
 names must be plain identifiers, expressions are sums and products of sizes, guards are refused, and operators are
-those of aten that compute tensors of tensors.
+those of `allowed_operators`.
 """
 
 import ast
@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from vitrail.deploy.artefact.allowed_operators import ATEN
 from vitrail.strict_json import from_json
 
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}(\.[A-Za-z0-9_]{1,500}){0,40}")
@@ -17,19 +20,11 @@ _OPERATOR = re.compile(r"torch\.ops\.aten\.([A-Za-z_]\w{0,80})\.(\w{1,40})", re.
 _TEXT = re.compile(r"[\x20-\x7e]{0,1000}")
 _VERSION = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 
-# Of the operators whose names begin or end with an underscore, most are for torch itself: they skip checks, print, or
-# write into their arguments. These are the ones that graphs of models have.
-_PRIVATE = {
-    "__and__", "__or__", "__xor__", "_assert_scalar", "_assert_tensor_metadata", "_softmax", "_log_softmax", "_to_copy",
-    "_unsafe_view", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_scaled_dot_product_flash_attention_for_cpu",
-    "_native_batch_norm_legit_no_training", "_adaptive_avg_pool2d", "_functional_assert_scalar", "detach_",
-}  # fmt: skip
-_NEVER = {"from_file", "save", "set", "resize", "resize_as", "as_strided", "data_ptr", "record_stream", "warn", "wait"}
-_PYTHON = {f"_operator.{name}" for name in (
+_SCALAR_OPS = {f"_operator.{name}" for name in (
     "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_",
     "getitem",
 )} | {f"torch.sym_{name}" for name in ("int", "float", "max", "min", "not", "ite")}  # fmt: skip
-_AROUND = {"torch.ops.higher_order.wrap_with_autocast", "torch.ops.higher_order.wrap_with_set_grad_enabled"}
+_HIGHER_ORDER = {"torch.ops.higher_order.wrap_with_autocast", "torch.ops.higher_order.wrap_with_set_grad_enabled"}
 # The kinds of arguments; as_custom_obj and as_operator name objects and code.
 _ARGUMENTS = {
     f"as_{kind}" for kind in (
@@ -45,7 +40,7 @@ _SIZES = {
     "CeilToInt", "FloorToInt", "TruncToInt", "IntTrueDiv", "FloatTrueDiv", "ToFloat", "Identity", "Where", "And", "Or",
     "Not", "GreaterThan", "LessThan", "StrictGreaterThan", "StrictLessThan", "Equality", "Unequality",
 }  # fmt: skip
-_TREES = (None, "builtins.tuple", "builtins.list", "builtins.dict")
+_CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 _EXPRESSION = 5000  # letters
 
 
@@ -88,30 +83,32 @@ def _walk(value: Any, key: str) -> None:
 
 def check_operator(target: str) -> None:
     """ValueError for anything but an operator that computes tensors of tensors, or sizes of sizes."""
-    if target in _PYTHON or target in _AROUND:
+    if target in _SCALAR_OPS or target in _HIGHER_ORDER:
         return
     found = _OPERATOR.fullmatch(target)
-    if found is None:
-        raise ValueError(f"it calls {target[:100]!a}, which is not an operator of aten")
-    name, overload = found[1], found[2]
-    hidden = (name.startswith("_") or name.endswith("_")) and name not in _PRIVATE
-    if hidden or name.strip("_") in _NEVER or overload == "out" or overload.endswith("_out"):
-        raise ValueError(f"it calls {target}, which graphs of models do not need")
+    if found is None or found[1] not in ATEN or _writes(found[1], found[2]):
+        raise ValueError(f"the operator {target[:100]!a} is not allowed in it")
+
+
+def _writes(name: str, overload: str) -> bool:
+    """Whether a form of an operator writes into an argument, as those called `out` do, or does not exist."""
+    found = getattr(getattr(torch.ops.aten, name), overload, None)
+    return found is None or (found._schema.is_mutable and not name.endswith("_"))
 
 
 def check_expression(text: str) -> None:
     """ValueError for anything but sums, products and comparisons of sizes, as sympy writes them."""
     if len(text) > _EXPRESSION:
-        raise ValueError("it has an expression of a size that is too long")
+        raise ValueError("it has a symbolic shape expression that is too long")
     try:
-        _check_size(ast.parse(text, mode="eval").body, 0)
+        _check_node(ast.parse(text, mode="eval").body, 0)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"it has a size that is not an expression: {text[:100]!a}") from error
+        raise ValueError(f"it has a symbolic shape that is not an expression: {text[:100]!a}") from error
 
 
-def _check_size(node: ast.expr, depth: int) -> None:
+def _check_node(node: ast.expr, depth: int) -> None:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or depth > 50:
-        raise ValueError(f"it has a size that is not a sum or product of sizes: {ast.unparse(node)[:100]!a}")
+        raise ValueError(f"it has an unsupported symbolic shape expression: {ast.unparse(node)[:100]!a}")
     name, values = node.func.id, [item.value for item in node.args if isinstance(item, ast.Constant)]
     if name == "Integer" and len(values) == len(node.args) == 1 and not node.keywords:
         known = type(values[0]) is int and abs(values[0]) < 2**63
@@ -123,14 +120,14 @@ def _check_size(node: ast.expr, depth: int) -> None:
         flags = all(isinstance(word.value, ast.Constant) and word.value.value is True for word in node.keywords)
         known = flags and re.fullmatch(r"[suz]\w{1,40}", str(values[0]), re.ASCII) is not None
     elif name == "Pow" and len(node.args) == 2 and not node.keywords:  # larger powers of numbers could be endless
-        _check_size(node.args[0], depth + 10)
+        _check_node(node.args[0], depth + 10)
         known = ast.unparse(node.args[1]) in ("Integer(-1)", "Integer(2)", "Integer(3)")
     else:
         known = name in _SIZES and not node.keywords
         for item in node.args:
-            _check_size(item, depth + 1)
+            _check_node(item, depth + 1)
     if not known:
-        raise ValueError(f"it has a size that is not a sum or product of sizes: {ast.unparse(node)[:100]!a}")
+        raise ValueError(f"it has an unsupported symbolic shape expression: {ast.unparse(node)[:100]!a}")
 
 
 def check_tree(text: str) -> None:
@@ -139,7 +136,7 @@ def check_tree(text: str) -> None:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        if node["type"] not in _TREES:
+        if node["type"] not in _CONTAINERS:
             raise ValueError(f"it has an input or output of the type {str(node['type'])[:100]!a}")
         names = from_json(node["context"]) if node["context"] else None
         for name in names or ():

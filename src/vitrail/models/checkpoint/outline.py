@@ -23,7 +23,7 @@ MAX_CLASSES = 2**24
 MAX_SIDE = 2**14  # pixels of an image
 MAX_TABLES = 2**30  # bytes that a model computes for itself, such as tables of positions
 _REPEATED = ("depth", "layers", "convs", "halvings", "attention_blocks")  # what numbers that count layers are called
-_CALLS, _CALLS_PER_TENSOR = 10_000, 300  # of functions of torch, for a model with so many tensors
+_MAX_CALLS, _CALLS_PER_TENSOR = 10_000, 300  # of functions of torch, for a model with so many tensors
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -46,7 +46,7 @@ def check_layers(config: Any, tensors: int) -> None:
 def outlined(make: Callable[[], Module], *, tensors: int) -> Module:
     """What `make` builds, without memory; CheckpointError where it has far more layers than `tensors` could fill."""
     try:
-        with torch.device("meta"), SkipInit(), _Bounded(_CALLS + _CALLS_PER_TENSOR * tensors):
+        with torch.device("meta"), SkipInit(), _CallLimit(_MAX_CALLS + _CALLS_PER_TENSOR * tensors):
             made = make()
     except VitrailError:
         raise
@@ -59,7 +59,7 @@ def outlined(make: Callable[[], Module], *, tensors: int) -> Module:
     return made
 
 
-class _Bounded(TorchFunctionMode):
+class _CallLimit(TorchFunctionMode):
     """In this context torch is called so many times at most: a model of a million layers is given up early."""
 
     def __init__(self, most: int) -> None:
