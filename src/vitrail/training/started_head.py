@@ -9,6 +9,7 @@ import torch
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.headed import has_head, load_headed
 from vitrail.models.checkpoint.headed.processor import read_processing
+from vitrail.models.checkpoint.hub import locate
 from vitrail.runs.headed import TASKS
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import is_run
@@ -20,8 +21,8 @@ def headed_path(start: str | Path | None) -> Path | None:
     """The folder or file of a model with a head, where that is what training starts from."""
     if start is None:
         return None
-    path = Path(checkpoint_path(start))
-    return path if not is_run(path) and has_head(path) else None
+    path = checkpoint_path(start)
+    return local if not is_run(path) and has_head(local := locate(path)) else None
 
 
 def headed_backbone(path: Path, image_size: int | tuple[int, int] | None) -> Backbone:

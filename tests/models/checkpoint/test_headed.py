@@ -11,7 +11,9 @@ from support.peers import transformers
 
 import vitrail
 from vitrail.errors import CheckpointError, Unsupported, VitrailError
+from vitrail.models.checkpoint import WITH_HEADS
 from vitrail.models.checkpoint.families import TRANSLATIONS
+from vitrail.models.checkpoint.headed import TRANSLATIONS as HEADED
 from vitrail.models.checkpoint.headed import dpt, has_head, load_headed
 from vitrail.models.checkpoint.headed.translation import convolutional, require
 
@@ -41,6 +43,12 @@ def test_is_recognised_by_its_class(saved: Path, tmp_path: Path) -> None:
     assert not has_head(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("no JSON")
     assert not has_head(tmp_path)
+
+
+def test_a_plain_model_is_not_loaded_of_it(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"vitrail\.open"):
+        vitrail.load(saved)
+    assert set(WITH_HEADS) == {each.architecture for each in HEADED}
 
 
 def test_names_of_classes(saved: Path) -> None:

@@ -35,6 +35,11 @@ __all__ = ["convert", "load", "save"]
 # The families' own come first: some of their names are a plain ViT's too.
 _ALL: tuple[Dialect, ...] = (Vitrail(), *TRANSLATIONS, HuggingFace(), Torchvision(), Timm())
 DIALECTS: dict[str, Dialect] = {each.name: each for each in _ALL}
+# Classes of Hugging Face's whose head is another one than a classifier; the package `headed` reads them.
+WITH_HEADS = (
+    "DetrForObjectDetection", "DeformableDetrForObjectDetection", "RTDetrForObjectDetection",
+    "SegformerForSemanticSegmentation", "EomtForUniversalSegmentation", "DPTForDepthEstimation",
+)  # fmt: skip
 
 
 def load(
@@ -53,6 +58,7 @@ def load(
     by a new one; both give a notice. `model.preprocess` is what the files say about how images are prepared.
     """
     weights = _weights(source)
+    _refuse_heads(weights)
     if image_size is not None:
         weights = replace(weights, image_size=apply(BackboneConfig(), {"image_size": image_size}).image_size)
     hint = resolve(model)[1] if isinstance(model, str) else model
@@ -88,6 +94,16 @@ def _weights(source: str | Path) -> Weights:
             "hf-hub:owner/name, or, in Python, vitrail.create() for random weights"
         )
     return read(path, names=presets())
+
+
+def _refuse_heads(weights: Weights) -> None:
+    """Says how to open a model whose head is not a classifier."""
+    classes = (weights.config or {}).get("architectures")
+    if isinstance(classes, list) and (named := [each for each in classes if each in WITH_HEADS]):
+        raise CheckpointError(
+            f"{weights.path} is a {named[0]}, a model with a head of its own: open it with vitrail.open, or name it "
+            "for vitrail predict, eval, export, serve or train --from"
+        )
 
 
 def _preprocess(file: Path, config: BackboneConfig) -> Preprocess | None:
