@@ -26,6 +26,7 @@ from vitrail.models.backbone import Backbone
 from vitrail.tasks.task import Task, finite_rows
 
 USUAL = ("relevance", "attention", "rollout", "grad_cam", "gradient")  # methods that take one or two passes
+CROSS = "cross_attention"  # of a decoder, for detectors
 _BASELINES = 2  # maps that do not depend on the model and are scored too
 
 
@@ -41,6 +42,7 @@ class PictureExplainer:
     target: str | None = None
     layers: Sequence[int] | None = None
     attention: bool = True
+    cross: bool | None = None  # whether the attention of a decoder is shown; None: where there is one
     top: int = 5
 
     @property
@@ -51,7 +53,7 @@ class PictureExplainer:
 
     def view(self, picture: Picture, copied: Backbone | None, counter: Counter) -> View:
         """Explains one picture; `copied` is the model with shuffled weights."""
-        task, backbone = self.task, self.task.explained()
+        task = self.task
         images = self.preprocess.normalise(picture.pixels[None].to(next(task.parameters()).device))  # 1 C H W
         counter.begin("answer")
         with torch.no_grad():
@@ -59,14 +61,21 @@ class PictureExplainer:
             if not all(finite_rows(outputs)):
                 raise CheckpointError(f"{picture.name}: {self.source} computed numbers that are not finite")
             (answer,) = task.decode(outputs, top=self.top)
+            backbone = task.explained_for(outputs)
             target = targets(task, images, self.target, outputs=outputs)
             score = float(target.score(backbone(images)))
+            part = task.explained_part(outputs, target.indices, self.preprocess.image_size)
         counter.advance()
         maps = {}
         for name in self.methods:
             counter.begin(name)
             maps[name] = saliency(backbone, images, name, target)
             counter.advance()
+        seen = task.cross_attention(images, target.indices) if self.cross is not False else None
+        if seen is not None:
+            maps[CROSS] = seen
+        elif self.cross:
+            raise Unsupported(f"{CROSS} is that of a detector's decoder; a model of task {task.config.kind!r} has none")
         layers, missing = list[LayerView](), ""
         if self.attention:
             counter.begin("attention")
@@ -88,6 +97,7 @@ class PictureExplainer:
             note=self.scoring.note,
             layers=layers,
             missing=missing,
+            part=None if part is None else part[0],
         )
 
 
@@ -117,7 +127,9 @@ def picture_views(
         if attention and layers is not None:
             with capture(backbone, layers=layers):
                 pass  # an error in `layers` is raised before the work starts
-        names = usual_methods(backbone) if methods is None else [_checked(name, backbone) for name in methods]
+        cross = None if methods is None else CROSS in methods
+        named = None if methods is None else [_checked(name, backbone) for name in methods if name != CROSS]
+        names = usual_methods(backbone) if named is None else named
         explainer = PictureExplainer(
             task=task,
             preprocess=preprocess,
@@ -127,6 +139,7 @@ def picture_views(
             target=target,
             layers=layers,
             attention=attention,
+            cross=cross,
             top=top,
         )
         copied = shuffled(backbone) if explainer.scoring.shuffle else None

@@ -130,7 +130,37 @@ class _Examples:
 
     def _example(self, batch: Batch, index: int, answer: Any, error: float) -> Example:
         truth = self._truth(batch, index)
-        return Example(batch.images[index].cpu().clone(), self.names(int(batch.ids[index])), truth, answer, error)
+        values = {name: batch.targets[name][index].cpu().clone() for name in self.task.schema}
+        image = batch.images[index].cpu().clone()
+        return Example(image, self.names(int(batch.ids[index])), truth, answer, error, values)
+
+
+class _Kept:
+    """Keeps outputs and targets of the first images; where sizes differ, of those of the first size."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, Tensor]] = []
+        self.targets: list[dict[str, Tensor]] = []
+        self._images = self._numbers = 0
+
+    def add(self, outputs: Outputs, targets: Mapping[str, Tensor]) -> None:
+        values = dict(outputs), dict(targets)
+        if self._images >= KEPT or self._numbers >= KEPT_NUMBERS or not self._fits(*values):
+            return
+        for kept, new in zip((self.outputs, self.targets), values, strict=True):
+            kept.append({name: tensor.cpu() for name, tensor in new.items()})
+        self._images += len(next(iter(outputs.values())))
+        self._numbers += sum(tensor.numel() for tensor in outputs.values())
+
+    def _fits(self, *values: Mapping[str, Tensor]) -> bool:
+        if not self.outputs:
+            return True
+        pairs = zip((self.outputs[0], self.targets[0]), values, strict=True)
+        return all(one[name].shape[1:] == new[name].shape[1:] for one, new in pairs for name in one)
+
+    @staticmethod
+    def joined(kept: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([one[name] for one in kept]) for name in kept[0]}
 
 
 @torch.no_grad()

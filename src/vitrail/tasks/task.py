@@ -51,7 +51,7 @@ class Agreement(NamedTuple):
 
     error: float  # the largest difference over the largest output
     cosine: float  # the least of all images
-    agreement: float  # the share of images with the same answer
+    agreement: float  # the share of images with the same answer; of boxes or pixels where an answer has many
 
 
 class Likelihood(NamedTuple):
@@ -146,6 +146,7 @@ class Task(nn.Module, ABC):
     likelihood: Likelihood = CLASSES  # of its loss, where it is one of many
     layers: tuple[int, ...] = ()  # blocks whose features it reads beside the last ones
     columns: tuple[str, ...] = ()  # of a table of predictions
+    int8_loss: ClassVar[float | None] = None  # what int8 may take from the best metric; None: answers must be the same
     output_names: tuple[str, ...] = ()  # of the head's outputs
     answered_by: ClassVar[Mapping[str, int]] = {}  # the outputs that `decode` reads, and their number of axes
 
@@ -272,6 +273,10 @@ class Task(nn.Module, ABC):
         return self.backbone
 
     def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
+    def explained_for(self, outputs: Outputs) -> Backbone:
+        """The same for changes of one image: what was found in it, 1 ..., is followed, such as a box or a region."""
+        return self.explained()
+
         """Which output of the head is explained for each image: the one of that name, or by default the answer; B."""
         if not self.output_names:
             raise Unsupported(f"a model of task {self.config.kind!r} has no outputs to explain")
@@ -288,6 +293,14 @@ class Task(nn.Module, ABC):
         return torch.zeros(len(values), dtype=torch.int64, device=values.device)
 
     def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
+    def explained_part(self, outputs: Outputs, indices: Tensor, size: tuple[int, int]) -> Tensor | None:
+        """The pixels that explained outputs B are about: B *size, bool; None where it is the whole image."""
+        return None
+
+    def cross_attention(self, images: Tensor, indices: Tensor) -> Tensor | None:
+        """Where a decoder looks for outputs B: maps B H W of float images B C H W; None for models without one."""
+        return None
+
         """Outputs of the head as what curves of insertion and deletion follow, 0 to 1: B K -> B K.
 
         `reference` are the outputs for the whole images, where `relative_scores` asks for them. By default a score is

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.browser_pointer import grumbles, point, press, tap
 from support.browser_session import Session
@@ -304,3 +305,11 @@ def test_screenshots_of_the_docs_are_there_and_small() -> None:
         file = SCREENSHOTS / f"explain-{scheme}.png"
         assert file.stat().st_size < 300_000
         assert (np.asarray(Image.open(file).convert("L")).mean() > 128) == bright
+
+
+def test_the_part_that_is_explained_is_outlined() -> None:
+    part = torch.zeros(8, 8, dtype=torch.bool)
+    part[2:4, 2:6] = True
+    with_part, without = stored(gallery_page(gallery(view(0, part=part), view(1))))["views"]
+    assert with_part["outline"].startswith("M0.25 0.25H0.75")
+    assert not without["outline"]

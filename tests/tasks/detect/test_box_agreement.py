@@ -48,4 +48,10 @@ def test_a_score_at_the_threshold_may_be_on_either_side():
 def test_images_without_boxes():
     assert compared(GIVEN, GIVEN, 0.99).same.tolist() == [True]
     empty = {name: values[:0] for name, values in GIVEN.items()}
-    assert compared(empty, empty, 0.5) == (0.0, 1.0, pytest.approx(np.zeros(0)))
+    assert compared(empty, empty, 0.5) == (0.0, 1.0, pytest.approx(np.zeros(0)), 1.0)
+
+
+def test_the_share_of_boxes():
+    assert compared(GIVEN, GIVEN, 0.5).boxes == 1
+    assert compared(GIVEN, changed(scores=[0.9, 0.2, 0.1]), 0.5).boxes == 0.5
+    assert compared(GIVEN, changed(scores=[0.9, 0.8, 0.7]), 0.5).boxes == pytest.approx(2 / 3)  # one is surplus

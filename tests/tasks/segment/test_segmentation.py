@@ -116,3 +116,17 @@ def test_learns_pictures_by_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         folder=tmp_path / "run", silent=True,
     )  # fmt: skip
     assert run.metrics["miou"] > 0.75, run.metrics
+
+
+def test_a_class_is_followed_in_its_region() -> None:
+    task = task_of().eval()
+    images = torch.randn(1, 3, *task.backbone.config.image_size)
+    with torch.no_grad():
+        outputs = task.outputs(images)
+        shares = task.head(task.head.read(task.backbone, images)).softmax(dim=1)
+        everywhere = task.explained_for({"classes": torch.zeros_like(outputs["classes"])})
+        assert float(everywhere(images).sigmoid()[0, 0]) == pytest.approx(float(shares[0, 0].mean()), abs=1e-4)
+        assert everywhere(images.repeat(3, 1, 1, 1)).shape == (3, len(task.classes))
+        classes = outputs["classes"].round().long()
+        part = task.explained_part(outputs, classes[:, 0, 0], task.backbone.config.image_size)
+        assert torch.equal(part, classes == classes[0, 0, 0])

@@ -50,18 +50,30 @@ def draw_classes(image: Tensor, classes: Tensor, ignore: int) -> Tensor:
     return _mixed(image, tint, classes != ignore)
 
 
-def draw_depth(image: Tensor, depth: Tensor) -> Tensor:
-    """Near pixels warm, far pixels dark blue, on a scale of logarithms; unknown ones stay: uint8 C H W -> the same."""
-    known = depth > 0
-    if not bool(known.any()):
+def draw_depth(image: Tensor, depth: Tensor, like: Tensor | None = None) -> Tensor:
+    """Near pixels warm, far pixels dark blue, on a scale of logarithms; unknown ones stay: uint8 C H W -> the same.
+
+    The scale reaches from the nearest to the farthest distance of `like`, by default of the map itself.
+    """
+    known, like = depth > 0, depth if like is None else like
+    if not bool(known.any()) or not bool((like > 0).any()):
         return image
-    near, far = depth[known].log().min(), depth[known].log().max()
+    near, far = like[like > 0].log().min(), like[like > 0].log().max()
     share = (far - depth.clamp(min=1e-6).log()) / (far - near).clamp(min=1e-6)
+    return _mixed(image, _glow(share), known)
+
+
+def draw_share(image: Tensor, share: Tensor, known: Tensor) -> Tensor:
+    """Shares H W, such as errors, from dark blue for 0 to warm for 1, where they are known: uint8 C H W -> the same."""
+    return _mixed(image, _glow(share), known)
+
+
+def _glow(share: Tensor) -> Tensor:
+    """The colours of shares H W: 3 H W, 0 to 255."""
     position = share.clamp(0, 1) * (len(_GLOW) - 1)
     step = position.long().clamp(max=len(_GLOW) - 2)
     ramp, part = torch.tensor(_GLOW), (position - step)[..., None]
-    tint = 255 * (ramp[step] * (1 - part) + ramp[step + 1] * part).permute(2, 0, 1)  # 3 H W
-    return _mixed(image, tint, known)
+    return 255 * (ramp[step] * (1 - part) + ramp[step + 1] * part).permute(2, 0, 1)  # 3 H W
 
 
 def legend(names: Sequence[str], *, width: int = 480) -> Tensor:

@@ -18,7 +18,7 @@ class View:
     `image` is uint8 C H W, cropped as the model takes it, at any scale; `bars` are the model's answer; `maps` H W by
     method explain the output `target`, whose score is `score`; `untargeted` names the methods whose maps are the same
     for every output; `note` says what the scores leave out. `layers` hold the attention, and `missing` says why some of
-    it is missing.
+    it is missing. `part` H W is true for the pixels that the output is about, such as those of a box.
     """
 
     model: str
@@ -33,6 +33,7 @@ class View:
     note: str = ""
     layers: Sequence[LayerView] = ()
     missing: str = ""
+    part: Tensor | None = None
 
     def __repr__(self) -> str:
         return f"View({self.picture!r}, {self.model!r}: {self.answer}; {', '.join(self.maps)})"

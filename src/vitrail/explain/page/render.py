@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail.explain.page.encode import LEVELS, encode_layers, encode_map
 from vitrail.explain.page.gallery import Gallery, View
+from vitrail.explain.page.outline import outline_path
 from vitrail.explain.page.tables import mean_table, narrow_table
 from vitrail.files import write_atomically
 from vitrail.report import page
@@ -90,6 +91,7 @@ def _view_data(view: View, gallery: Gallery, image: int) -> dict[str, Any]:
         "scores": [{"method": method, **score._asdict()} for method, score in view.scores.items()],
         "layers": [],
         "missing": view.missing,
+        "outline": "" if view.part is None else outline_path(view.part.cpu()),
     }
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import ConfigError, nearest
+from vitrail.explain.methods.method import Method
 from vitrail.explain.methods.saliency import saliency
 from vitrail.explain.methods.target import Target
 from vitrail.explain.progress import Counter
@@ -98,6 +99,8 @@ def score_maps(
     correlation: dict[str, float] = {}
     if copied is not None:
         for name, values in maps.items():
+            if name not in Method.kinds:  # it is read from the model, and no method computes it
+                continue
             counter.begin(f"{name} with shuffled weights")
             correlation[name] = rank_correlations(values, saliency(copied, images, name, target)).item()
             counter.advance()

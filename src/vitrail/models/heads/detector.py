@@ -80,17 +80,19 @@ class Detector(nn.Module, ABC):
         Where classes exclude each other a query gives one box, of its likeliest class, as in DETR; otherwise a box
         of several classes may be named several times.
         """
+        rows, scores, labels = self.best(logits, count)
+        corners = to_corners(precise(boxes)).clamp(0, 1)
+        return corners.gather(1, rows[..., None].expand(-1, -1, 4)), scores, labels
+
+    def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, scores and classes of the `count` best boxes: B Q K+ -> B count each."""
         scores = self.scores(precise(logits))
-        classes = scores.shape[2]
         if self.config.softmax:
             likeliest, labels = scores.max(dim=2)  # B Q
             best, rows = likeliest.topk(count, dim=1)
-            labels = labels.gather(1, rows)
-        else:
-            best, index = scores.flatten(1).topk(count, dim=1)  # B QK -> B count
-            rows, labels = index // classes, index % classes
-        corners = to_corners(precise(boxes)).clamp(0, 1)
-        return corners.gather(1, rows[..., None].expand(-1, -1, 4)), best, labels
+            return rows, best, labels.gather(1, rows)
+        best, index = scores.flatten(1).topk(count, dim=1)  # B QK -> B count
+        return index // scores.shape[2], best, index % scores.shape[2]
 
 
 def prior_bias(classifier: nn.Linear, share: float = 0.01) -> None:

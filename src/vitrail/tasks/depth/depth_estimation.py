@@ -22,7 +22,7 @@ from vitrail.tasks.dense import DenseConfig
 from vitrail.tasks.depth import depth_report
 from vitrail.tasks.depth.depth_answer import COLUMNS, SCHEMA, DepthAnswer
 from vitrail.tasks.depth.depth_metrics import DepthMeter, depth_errors, silog
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, distance, require_finite
+from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Outputs, Task, distance, require_finite
 
 _SAMPLED = 100  # depth maps that the usual distance is measured on
 _SAME = 0.01  # relative difference, in the mean, of the same answer
@@ -50,6 +50,8 @@ class Depth(Task):
     columns = COLUMNS
     answered_by: ClassVar[Mapping[str, int]] = {"depth": 3}
     output_names = ("depth",)
+    int8_loss = 0.005
+    likelihood = DISTANCES
     config: DepthConfig
     head: DepthHead
     scale: Tensor

@@ -13,11 +13,15 @@ _SCORE = 0.05  # scores of the same box that differ by less are the same answer
 
 
 class Compared(NamedTuple):
-    """The largest difference over the largest number, the least cosine of all images, which answers are the same."""
+    """The largest difference over the largest number, the least cosine of all images, which answers are the same.
+
+    `boxes` is the share of boxes that both have, with about the same score; 1 where there are none.
+    """
 
     error: float
     cosine: float
     same: Array  # B bool
+    boxes: float
 
 
 def compared(expected: Arrays, found: Arrays, threshold: float) -> Compared:
@@ -27,28 +31,30 @@ def compared(expected: Arrays, found: Arrays, threshold: float) -> Compared:
     compared with zeros. Boxes whose score is within a small margin of the threshold may be on either side of it.
     """
     if not len(expected["boxes"]):
-        return Compared(0.0, 1.0, np.zeros(0, dtype=bool))
+        return Compared(0.0, 1.0, np.zeros(0, dtype=bool), 1.0)
     unit = max(float(np.abs(expected["boxes"]).max()), 1e-12)
-    first, second, same = [], [], []
+    first, second, same, shared, every = [], [], [], 0, 0
     for at in range(len(expected["boxes"])):
         one, other = ({name: values[name][at] for name in _NAMES} for values in (expected, found))
         rows, partners, surplus = _paired(one, other, threshold)
         first.append(_vector(one, rows, unit))
         second.append(_vector(other, partners, unit))
         scores = np.where(partners >= 0, other["scores"][partners], np.inf)
-        same.append(not surplus and bool((np.abs(one["scores"][rows] - scores) <= _SCORE).all()))
+        close = np.abs(one["scores"][rows] - scores) <= _SCORE  # R
+        same.append(not surplus and bool(close.all()))
+        shared, every = shared + int(close.sum()), every + len(rows) + surplus
     wide = max(len(vector) for vector in first)
     pair = (np.stack([np.pad(vector, (0, wide - len(vector))) for vector in part]) for part in (first, second))
-    return Compared(*distance(*pair), np.array(same))
+    return Compared(*distance(*pair), np.array(same), shared / every if every else 1.0)
 
 
-def _paired(one: Arrays, other: Arrays, threshold: float) -> tuple[Array, Array, bool]:
-    """The rows of the boxes that count, their partners (-1 for none), and whether the other has surplus boxes."""
+def _paired(one: Arrays, other: Arrays, threshold: float) -> tuple[Array, Array, int]:
+    """The rows of the boxes that count, their partners (-1 for none), and how many surplus boxes the other has."""
     rows = np.nonzero(one["scores"] >= threshold)[0]
     partners = matches(one["boxes"][rows], one["labels"][rows].round(), other["boxes"], other["labels"].round())
     kept = (partners >= 0) | (one["scores"][rows] >= threshold + _SCORE)
     sure = set(np.nonzero(other["scores"] >= threshold + _SCORE)[0].tolist())
-    return rows[kept], partners[kept], bool(sure - set(partners.tolist()))
+    return rows[kept], partners[kept], len(sure - set(partners.tolist()))
 
 
 def _vector(boxes: Arrays, rows: Array, unit: float) -> Array:

@@ -11,7 +11,7 @@ from vitrail.data.targets.box_geometry import clip, map_boxes
 from vitrail.data.targets.drawing import class_colour, draw_boxes
 from vitrail.tasks.answer import Answer, Bar
 
-COLUMNS = ("count", "label", "score", "boxes")
+COLUMNS = ("count", "label", "score", "boxes", "width", "height")
 _SHOWN = 12  # boxes that a line of text names
 
 
@@ -36,16 +36,14 @@ class BoxesAnswer(Answer):
     kind: ClassVar[str] = "boxes"
     has_position: ClassVar[bool] = True
     boxes: tuple[FoundBox, ...]
+    size: tuple[int, int] | None = None  # height and width of the picture, once it is placed
 
     def placed(self, maps: Tensor, size: tuple[int, int]) -> "BoxesAnswer":
         """In pixels of the picture, of this height and width; a map 2 3 takes pixels of the input there."""
-        if not self.boxes:
-            return self
-        corners = torch.tensor([box.corners for box in self.boxes], dtype=torch.float32)
+        corners = torch.tensor([box.corners for box in self.boxes], dtype=torch.float32).view(-1, 4)
         moved = clip(map_boxes(corners[None], maps[None].to(corners)), size)[0].tolist()
-        return replace(
-            self, boxes=tuple(box._replace(corners=tuple(to)) for box, to in zip(self.boxes, moved, strict=True))
-        )
+        boxes = tuple(box._replace(corners=tuple(to)) for box, to in zip(self.boxes, moved, strict=True))
+        return replace(self, boxes=boxes, size=size)
 
     def shifted(self, right: float, down: float) -> "BoxesAnswer":
         """Boxes that lie so many pixels further right and down."""
@@ -73,14 +71,17 @@ class BoxesAnswer(Answer):
         return ", ".join(f"{count} {label}" for label, count in sorted(counts.items())) or "no boxes"
 
     def row(self) -> dict[str, Any]:
-        """The number of boxes, the best of them, and all."""
+        """The number of boxes, the best of them, all, and the size of the picture."""
         best = self.boxes[0] if self.boxes else None
+        height, width = self.size or (None, None)
         rows = [[box.label, box.score, *box.corners] for box in self.boxes]
         return {
             "count": len(self.boxes),
             "label": None if best is None else best.label,
             "score": None if best is None else best.score,
             "boxes": rows,
+            "width": width,
+            "height": height,
         }
 
     def bars(self) -> list[Bar]:

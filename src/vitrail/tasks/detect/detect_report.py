@@ -4,13 +4,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from vitrail.data.targets.boxes_target import BOX, CLASS, IGNORE, BoxesTarget
+from vitrail.data.targets.drawing import as_rgb, draw_boxes
 from vitrail.report import Group, Matrix, Metric, Picture, Section, Table, Text, Unit, Value
 from vitrail.report.charts import Curve, curves
 from vitrail.report.charts_axes import percent
 from vitrail.tasks.answer import Example
-from vitrail.tasks.gallery import example_gallery
+from vitrail.tasks.detect.counting import matches
+from vitrail.tasks.detect.detect_answer import BoxesAnswer
+from vitrail.tasks.gallery import drawn_gallery
 
 METRICS = {
     "ap": Metric("AP", "share", "average precision, mean over IoU 0.5 to 0.95 and classes"),
@@ -29,7 +35,12 @@ METRICS = {
     "giou_loss": Metric("GIoU loss", "", higher=False, curve_only=True),
 }
 _CURVES = 12  # classes that have a chart
-_WORST = "The images with the largest share of superfluous and missed boxes, with the boxes that were found."
+_WORST = (
+    "The images with the largest share of superfluous and missed boxes. On the left the true boxes: green ones were "
+    "found, red ones were missed. On the right the boxes that were found: green ones are right, red ones superfluous "
+    "or of another class."
+)
+_RIGHT, _WRONG, _IGNORED = (30, 160, 70), (225, 40, 40), (150, 150, 150)
 _CONFUSED = (
     "Boxes at IoU 0.5 and the chosen threshold. Rows are the true class, columns the class that was found; the last "
     "row counts superfluous boxes, the last column missed ones."
@@ -53,8 +64,30 @@ def sections(
         found.append(charts)
     found.append(confusion_matrix(results["confusion"], classes))
     if worst:
-        found.append(example_gallery("Worst images", _WORST, worst))
+        found.append(drawn_gallery("Worst images", _WORST, worst, lambda one: drawn(one, classes), _mistakes))
     return tuple(found)
+
+
+def drawn(example: Example, classes: Sequence[str]) -> tuple[Tensor, Tensor] | None:
+    """The true boxes, and those that were found."""
+    value, answer, image = example.targets.get(BoxesTarget.field), example.answer, as_rgb(example.image)
+    if value is None or not isinstance(answer, BoxesAnswer):
+        return None
+    true = value[value[:, CLASS] >= 0]
+    boxes = torch.tensor([box.corners for box in answer.boxes]).view(-1, 4)
+    partners = matches(
+        boxes.numpy(), np.array([box.number for box in answer.boxes]), true[:, BOX].numpy(), true[:, CLASS].numpy()
+    )
+    met, ignored = set(partners.tolist()), (true[:, IGNORE] > 0).tolist()
+    colours = [_IGNORED if skip else _RIGHT if at in met else _WRONG for at, skip in enumerate(ignored)]
+    names = [classes[int(number)] for number in true[:, CLASS]]
+    said = [_WRONG if at < 0 else _IGNORED if ignored[at] else _RIGHT for at in partners.tolist()]
+    labels = [f"{box.label} {100 * box.score:.0f} %" for box in answer.boxes]
+    return draw_boxes(image, true[:, BOX], names, colours), draw_boxes(image, boxes, labels, said)
+
+
+def _mistakes(example: Example) -> str:
+    return f"{100 * example.error:.0f} % superfluous or missed"
 
 
 def per_class(results: Mapping[str, Any], classes: Sequence[str]) -> Table:

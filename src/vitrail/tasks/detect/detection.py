@@ -14,9 +14,10 @@ from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.boxes_target import BoxesTarget
 from vitrail.errors import ConfigError
-from vitrail.layers.boxes import inverse_sigmoid
+from vitrail.layers.boxes import inverse_sigmoid, iou, precise, to_corners
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DeformableDetrConfig, Detections, Detector, DetectorConfig
+from vitrail.models.heads.detector import Boxes
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 from vitrail.tasks.dense import DenseConfig
@@ -24,11 +25,12 @@ from vitrail.tasks.detect import detect_report
 from vitrail.tasks.detect.box_agreement import compared
 from vitrail.tasks.detect.coco_metrics import BoxMeter, images_of
 from vitrail.tasks.detect.counting import mistakes
+from vitrail.tasks.detect.cross_attention import cross_attention
 from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
 from vitrail.tasks.detect.matching import Costs, Truth
-from vitrail.tasks.detect.set_loss import ClassLoss, Losses, SetLoss, weighted
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, require_finite
+from vitrail.tasks.detect.set_loss import ClassLoss, SetLoss, matched, weighted
+from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Outputs, Task, require_finite
 
 _FIRST_THRESHOLD = 0.5  # until a validation chose one
 
@@ -85,6 +87,8 @@ class Detect(Task):
     answered_by: ClassVar[Mapping[str, int]] = {"boxes": 3, "scores": 2, "labels": 2}
     capturable = False  # matching runs on the CPU
     relative_scores = False
+    int8_loss = 0.005
+    likelihood = DISTANCES
     config: DetectConfig
     head: Detector
 
@@ -114,23 +118,23 @@ class Detect(Task):
             noise = {"label_noise": config.label_noise, "box_noise": config.box_noise}
             noisy = noised(truth, count, len(self.classes), **noise)
         found = self.head(self.backbone.features(batch.images), noisy)
-        main = self.criterion.matched(found.found, truth)
-        others = self._others(found, truth)
+        main, *others = matched(self._sets(found, truth))
         if found.noised is not None and noisy is not None:
             others.append(self.criterion.denoised(found.noised, noisy))
         total = sum((weighted(one, self.criterion.weights) for one in others), weighted(main, self.criterion.weights))
         layers = len(found.found.logits)
         return {"loss": total} | {name: value.detach() / layers for name, value in main.items()}
 
-    def _others(self, found: Detections, truth: Truth) -> list[Losses]:
-        losses = []
+    def _sets(self, found: Detections, truth: Truth) -> list[tuple[SetLoss, Boxes, Truth]]:
+        """Queries that are matched with true boxes, those of the answer first."""
+        sets = [(self.criterion, found.found, truth)]
         if found.proposals is not None:
-            focal = self.criterion._replace(kind="focal")
             binary = found.proposals.logits.shape[-1] == 1
-            losses.append(focal.matched(found.proposals, truth.without_class() if binary else truth))
+            focal = self.criterion._replace(kind="focal")
+            sets.append((focal, found.proposals, truth.without_class() if binary else truth))
         if found.extra is not None:
-            losses.append(self.criterion.matched(found.extra, truth.repeated(self.config.head.repeat)))
-        return losses
+            sets.append((self.criterion, found.extra, truth.repeated(self.config.head.repeat)))
+        return sets
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The best boxes: corners B N 4 in pixels of the images, scores and class numbers B N."""
@@ -202,19 +206,48 @@ class Detect(Task):
     # Artefacts
 
     def agreement(self, expected: Arrays, found: Arrays) -> Agreement:
-        """Of boxes above the threshold, each beside that of its class which overlaps it most."""
-        error, cosine, same = compared(expected, found, self.threshold)
-        return Agreement(error, cosine, float(same.mean()))
+        """Of boxes above the threshold, each beside that of its class which overlaps it most: the share of the same."""
+        error, cosine, _, boxes = compared(expected, found, self.threshold)
+        return Agreement(error, cosine, boxes)
 
     def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
         """The same boxes above the threshold, at IoU 0.5 and with about the same score."""
-        return compared(expected, found, self.threshold)[2]
+        return compared(expected, found, self.threshold).same
 
     # Explanations
 
     def explained(self) -> Backbone:
         """A model whose outputs are the logits of the scores of the best boxes, that with the best score first."""
         return self.backbone.with_outputs(lambda features: inverse_sigmoid(self._best(features)[1]), self.count)
+
+    def explained_for(self, outputs: Outputs) -> Backbone:
+        """A model whose outputs follow the boxes of one image, whatever their order (D-RISE, arXiv:2006.03204).
+
+        The score of a box is the best score for its class of any box that is found, times their IoU.
+        """
+        height, width = self.backbone.config.image_size
+        known = outputs["boxes"][0] / outputs["boxes"].new_tensor([width, height, width, height])  # N 4
+        labels = outputs["labels"][0].round().long()  # N
+
+        def followed(features: Features) -> Tensor:
+            found = self.head(features).found
+            scores = self.head.scores(precise(found.logits[-1]))[..., labels]  # B Q N
+            overlap = iou(to_corners(precise(found.boxes[-1]))[:, :, None], known).detach()  # B Q N
+            return inverse_sigmoid((scores * overlap).amax(dim=1))
+
+        return self.backbone.with_outputs(followed, self.count)
+
+    def explained_part(self, outputs: Outputs, indices: Tensor, size: tuple[int, int]) -> Tensor:
+        """The pixels in the explained boxes."""
+        corners = outputs["boxes"].gather(1, indices[:, None, None].expand(-1, -1, 4)).round()[:, 0]  # B 4
+        x1, y1, x2, y2 = (one[:, None, None] for one in corners.unbind(1))
+        rows, columns = (torch.arange(side, device=corners.device) for side in size)
+        return (rows[:, None] >= y1) & (rows[:, None] < y2) & (columns >= x1) & (columns < x2)  # B H W
+
+    def cross_attention(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Where the decoder's queries of the explained boxes look."""
+        size = (images.shape[2], images.shape[3])
+        return cross_attention(self.head, self.backbone.features(images), indices, self.count, size)
 
     def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
         """The scores of the best boxes: B N -> B N."""

@@ -4,9 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrail.report import Group, Matrix, Metric, Section, Table, Text, Unit, Value
+import torch
+from torch import Tensor
+
+from vitrail.data.targets.drawing import as_rgb, draw_classes, legend
+from vitrail.data.targets.mask_target import IGNORE, MaskTarget
+from vitrail.report import Gallery, Group, Line, Matrix, Metric, Section, Shot, Table, Text, Unit, Value
+from vitrail.report.images import data_uri
 from vitrail.tasks.answer import Example
-from vitrail.tasks.gallery import example_gallery
+from vitrail.tasks.gallery import drawn_gallery
+from vitrail.tasks.segment.mask_answer import MaskAnswer
 
 METRICS = {
     "miou": Metric("mIoU", "share", "intersection over union, mean over classes, of all pixels together"),
@@ -16,7 +23,8 @@ METRICS = {
     "dice_loss": Metric("Dice loss", "", higher=False, curve_only=True),
     "lovasz_loss": Metric("Lovasz loss", "", higher=False, curve_only=True),
 }
-_WORST = "The images with the most wrong pixels, tinted by the class that was found."
+_WORST = "The images with the most wrong pixels: the true classes, those that were found, and in red the wrong pixels."
+_WRONG = (225, 40, 40)
 _CONFUSED = "Pixels. Rows are the true class, columns the class that was found."
 
 
@@ -33,8 +41,25 @@ def sections(
     matrix = Matrix("", tuple(classes), tuple(classes), results["confusion"].tolist())
     found: list[Section] = [per_class(results, classes), Group("Confusion", (Text("", _CONFUSED), matrix))]
     if worst:
-        found.append(example_gallery("Worst images", _WORST, worst))
+        names = Shot((data_uri(legend(classes), largest=480),), (Line("classes", "soft"),), ", ".join(classes))
+        gallery = drawn_gallery("Worst images", _WORST, worst, drawn, _wrong_pixels)
+        found.append(Gallery(gallery.title, gallery.text, (names, *gallery.shots)))
     return tuple(found)
+
+
+def drawn(example: Example) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The true classes, those that were found, and the wrong pixels."""
+    true, answer, image = example.targets.get(MaskTarget.field), example.answer, as_rgb(example.image)
+    if true is None or not isinstance(answer, MaskAnswer) or not true.shape == answer.size == image.shape[1:]:
+        return None
+    wrong = (true != answer.classes) & (true != IGNORE)
+    grey = image.float().mean(dim=0).to(torch.uint8).expand(3, -1, -1)
+    red = torch.tensor(_WRONG, dtype=torch.uint8)[:, None, None]
+    return draw_classes(image, true, IGNORE), draw_classes(image, answer.classes, IGNORE), torch.where(wrong, red, grey)
+
+
+def _wrong_pixels(example: Example) -> str:
+    return f"{100 * example.error:.0f} % of the pixels wrong"
 
 
 def per_class(results: Mapping[str, Any], classes: Sequence[str]) -> Table:

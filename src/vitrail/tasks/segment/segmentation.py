@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import NotNegative, Rate
@@ -61,6 +62,7 @@ class Segment(Task):
     columns = COLUMNS
     answered_by: ClassVar[Mapping[str, int]] = {"classes": 3}
     relative_scores = False
+    int8_loss = 0.005
     config: SegmentConfig
     head: Segmenter
     weights: Tensor
@@ -170,17 +172,29 @@ class Segment(Task):
         read = partial(self.head.read, self.backbone)
         return self.backbone.with_outputs(self._of_classes, len(self.classes), features=read)
 
-    def _of_classes(self, features: Features) -> Tensor:
+    def explained_for(self, outputs: Outputs) -> Backbone:
+        """The same, where the pixels of a class are those that it has in one image."""
+        read, classes = partial(self.head.read, self.backbone), outputs["classes"]
+        given = partial(self._of_classes, classes=classes)
+        return self.backbone.with_outputs(given, len(self.classes), features=read)
+
+    def _of_classes(self, features: Features, classes: Tensor | None = None) -> Tensor:
         shares = precise(self.head(features)).softmax(dim=1)  # B K h w
-        own = torch.nn.functional.one_hot(shares.argmax(dim=1), shares.shape[1]).movedim(3, 1).to(shares)
+        chosen = shares.argmax(dim=1) if classes is None else classes.round().long()
+        own = F.one_hot(chosen, shares.shape[1]).movedim(3, 1).to(shares)
+        own = own if classes is None else F.adaptive_avg_pool2d(own, shares.shape[2:])  # parts of each position
         own = torch.where(own.sum(dim=(2, 3), keepdim=True) > 0, own, torch.ones_like(own))  # a class without pixels
         return inverse_sigmoid((shares * own).sum(dim=(2, 3)) / own.sum(dim=(2, 3)))
 
     def likeliest(self, outputs: Outputs) -> Tensor:
         """The class with the most pixels: B."""
         classes = outputs["classes"].round().long().flatten(1)
-        counts = torch.nn.functional.one_hot(classes, len(self.classes)).sum(dim=1)
+        counts = F.one_hot(classes, len(self.classes)).sum(dim=1)
         return counts.argmax(dim=1)
+
+    def explained_part(self, outputs: Outputs, indices: Tensor, size: tuple[int, int]) -> Tensor:
+        """The pixels of the explained classes."""
+        return outputs["classes"].round().long() == indices[:, None, None]
 
     def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
         """Probabilities: B K -> B K."""

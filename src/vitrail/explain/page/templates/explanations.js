@@ -166,6 +166,9 @@ const stage = (panel, picture) => {
     `${data.pictures[panel.picture]}: arrow keys move from patch to patch` + (viewOf(panel).layers[0]?.prefix.length
       ? "; Home goes to the class token" : "") }, image, panel.canvas, panel.here);
   element.style.aspectRatio = `${picture.width} / ${picture.height}`;
+  const line = `<path d="${viewOf(panel).outline}"></path>`;  // dark below light is visible on any picture
+  panel.here.insertAdjacentHTML("beforebegin",
+    `<svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true">${line}${line}</svg>`);
   const placed = (event) => {
     const box = element.getBoundingClientRect(), inside = (share) => Math.min(Math.max(share, 0), 0.999999);
     return { x: inside((event.clientX - box.left) / box.width), y: inside((event.clientY - box.top) / box.height) };
@@ -204,7 +207,7 @@ const facts = (panel, view) => {
   const shared = Object.keys(view.maps).filter((name) => view.maps[name].untargeted);
   if (Object.keys(view.maps).length) box.lastChild.append(make("p", { className: "note",
     textContent: `The maps explain “${view.target}”${shared.length ? `; ${shared.join(" and ")} would be the same ` +
-      "for any other output" : ""}.` }));
+      "for any other output" : ""}.${view.outline ? " It is what the outline shows." : ""}` }));
   if (view.scores.length) box.append(make("div", {}, make("h3", { textContent: "How faithful the maps are" }),
     scores(panel, view), make("p", { className: "note", textContent:
       "Area under the score as pixels are added (insertion) or blurred (deletion), the brightest first; the " +
