@@ -130,8 +130,8 @@ def export(
 
     trained = _trained(model)
     config = apply(ShipConfig(), {"targets": list(to), **options})
-    shown, calibration = images_for_export(trained, images=images, int8=int8, count=config.certify.images)
-    return ship(trained, shown, Path(out), config, calibration=calibration)
+    found = images_for_export(trained, images=images, int8=int8, count=config.certify.images)
+    return ship(trained, found.certificate, Path(out), config, calibration=found.int8, truth=found.truth)
 
 
 def bench(*models: str | Path, images: str | None = None, count: int = 64, **options: Any) -> "Bench":

@@ -97,10 +97,11 @@ def export(options: argparse.Namespace) -> None:
     config = ShipConfig(targets=targets, any_size=options.any_size, force=options.force)
     trained = open_weights(options.run)
     with busy("reading images"):
-        images, int8 = images_for_export(trained, images=options.images, int8=options.int8, count=options.count)
+        found = images_for_export(trained, images=options.images, int8=options.int8, count=options.count)
     config = replace(config, certify=CertifyConfig(images=options.count, rounds=options.rounds))
     with busy(f"exporting {options.run} to {', '.join(targets)}"):
-        shipped = ship(trained, images, options.out, config, calibration=int8, licence=options.licence)
+        extra = {"calibration": found.int8, "truth": found.truth, "licence": options.licence}
+        shipped = ship(trained, found.certificate, options.out, config, **extra)
     shipped.report.print()
     for file in shipped.files:
         print(f"wrote {file} ({file_bytes(file) / 1e6:.1f} MB)")  # noqa: T201

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.shipped import trained
+from support.small_detector import detector
 
 from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.engine import Engine, TorchEngine
@@ -69,3 +70,12 @@ def test_an_artefact_is_known_by_all_its_files(tmp_path):
     assert not same_model(whole, fingerprint(FileEngine(tmp_path / "other.xml", card)))
     (tmp_path / "model.bin").write_bytes(b"more")
     assert not same_model(whole, fingerprint(FileEngine(tmp_path / "model.xml", card)))
+
+
+def test_the_head_beside_a_model_counts():
+    model = detector()
+    before = fingerprint(TorchEngine(model))
+    assert fingerprint(TorchEngine(detector())) == before
+    with torch.no_grad():
+        model.task.head.level_position.add_(1)
+    assert fingerprint(TorchEngine(model)) != before

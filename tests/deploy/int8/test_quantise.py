@@ -1,23 +1,16 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from support.shipped import photos
 
 from vitrail.deploy.artefact.certificate import at_size
-from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.deploy.artefact.opening import open_engine
+from vitrail.deploy.int8 import judge
 from vitrail.deploy.int8 import quantise as module
+from vitrail.deploy.int8.judge import Closeness
 from vitrail.deploy.int8.onnx_matmuls import Layer, find_layers
-from vitrail.deploy.int8.quantise import (
-    Closeness,
-    QuantiseConfig,
-    Range,
-    closeness,
-    fewest_kept,
-    least,
-    quantise,
-    sensitivity,
-)
+from vitrail.deploy.int8.quantise import QuantiseConfig, Range, fewest_kept, quantise, sensitivity
 from vitrail.errors import DataError
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.task import Agreement
@@ -93,48 +86,21 @@ def test_as_few_layers_as_needed_stay_float(needed):
     assert len(tried) <= 8
 
 
-def test_validation_ends_with_the_first_answer_too_many(model, pixels):
-    eager = TorchEngine(model)
-    logits = np.zeros((len(pixels), 5), np.float32)
-    calls = []
-
-    def run(images):
-        calls.append(len(images))
-        return {"logits": np.eye(5, dtype=np.float32)[np.zeros(len(images), int)]}
-
-    eager.run = run
-    logits[:, 0] = 1
-    logits[[0, 20], :2] = 0.5, 1
-    expected = {"logits": logits}
-    found = closeness(eager, pixels, expected, Closeness(0.4, 0.95))
-    assert found == pytest.approx((0.4472, 0.95), abs=1e-4), "two of forty"
-    assert closeness(eager, pixels, expected, Closeness(0.4, 0.96)) is None
-    assert closeness(eager, pixels, expected, Closeness(0.5, 0.95)) is None
-    assert calls == [16, 16, 8, 16, 16, 16], "the rest is not run"
-
-
 def test_what_is_good_at_one_size_alone_sends_layers_back(shipped, model, pixels, tmp_path, monkeypatch):
     """At the larger size answers are good enough only where a layer is kept; at the model's own they always are."""
     larger = at_size(photos(40), (36, 24), model.preprocess)
-    true, seen = module.closeness, []
+    true, seen = judge.closeness, []
 
     def picky(engine, images, *rest):
         seen.append((images.shape[1:3], len(engine.card.kept)))
         return None if images.shape[1] == 36 and not engine.card.kept else true(engine, images, *rest)
 
-    monkeypatch.setattr(module, "closeness", picky)
+    monkeypatch.setattr(judge, "closeness", picky)
     config = QuantiseConfig(calibrate=8, agreement=0.0, cosine=0.0)
     found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels, larger], config)
     assert len(found.kept) == 1
     assert seen[:2] == [((24, 16), 0), ((36, 24), 0)]
     assert seen[-2:] == [((24, 16), 1), ((36, 24), 1)]
-
-
-def test_the_worst_of_all_sizes_counts():
-    assert least([Closeness(0.9, 1.0), Closeness(1.0, 0.8)]) == (0.9, 0.8)
-    later = iter([Closeness(0.9, 1.0), None, Closeness(1.0, 1.0)])
-    assert least(later) is None
-    assert len(list(later)) == 1, "the sizes after it are not tried"
 
 
 def test_the_report_has_size_agreement_and_drift(shipped, pixels, tmp_path):
@@ -150,3 +116,18 @@ def test_the_report_has_size_agreement_and_drift(shipped, pixels, tmp_path):
 def test_one_image_is_too_few(shipped, pixels, tmp_path):
     with pytest.raises(DataError, match="images"):
         quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels[:1]])
+
+
+def test_where_labels_are_known_the_metric_decides(shipped, pixels, tmp_path, monkeypatch):
+    """Layers go back to floating point until the accuracy is that of float32, however different the answers are."""
+    plain = open_engine(shipped[0] / "model.onnx")
+    truth = {"label": torch.from_numpy(plain.run(pixels)["logits"].argmax(axis=1))}
+    monkeypatch.setattr(Classify, "int8_loss", 0.005, raising=False)
+    config = QuantiseConfig(calibrate=8, agreement=1.0, cosine=1.0)
+    found = quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels], config, truth=truth)
+    assert found.enough
+    assert found.lost.before == 1.0
+    assert found.lost.after >= 0.995
+    assert found.validated == len(pixels) - 8
+    facts = found.sections()[0].values
+    assert (facts["accuracy, float32"], facts["accuracy, int8"]) == (1.0, found.lost.after)

@@ -11,6 +11,7 @@ from vitrail.strict_json import to_json
 
 MARK = "@"  # between the two, as between a name and its revision
 _LENGTH = 12  # letters of the hash
+_MODEL = "backbone."  # where a task has its model; a head may be beside it
 
 
 def fingerprint(engine: Engine) -> str:
@@ -42,7 +43,8 @@ def _hash(engine: Engine) -> str:
     meaning = [to_dict(card.config), schema_to_dict(card.schema), card.state, to_dict(card.preprocess), card.step]
     text = to_json([meaning, engine.half, engine.dynamic], ascii_only=True)
     if isinstance(engine, TorchEngine):
-        return digest(text, engine.trained.backbone.state_dict())
+        inner = {name: value for name, value in engine.task.state_dict().items() if not name.startswith(_MODEL)}
+        return digest(text, engine.trained.backbone.state_dict() | inner)
     total = hashlib.sha256(text.encode())
     for file in files_of(engine.source):
         with file.open("rb") as opened:

@@ -74,11 +74,12 @@ class Shipped:
 
 def ship(
     trained: TrainedModel, images: Sequence[Tensor], out: Path, config: ShipConfig | None = None, *,
-    calibration: Sequence[Tensor] | None = None, licence: str | None = None,
+    calibration: Sequence[Tensor] | None = None, truth: Mapping[str, Tensor] | None = None, licence: str | None = None,
 ) -> Shipped:  # fmt: skip
     """Exports a model, compares each artefact with it on images uint8 C H W, and writes those that pass into a folder.
 
-    With `calibration`, other real images, there are artefacts in int8, too.
+    With `calibration`, other real images, there are artefacts in int8, too; `truth` are the targets of these images, in
+    pixels of the model's input, where they are known.
     """
     config = config or ShipConfig()
     out.mkdir(parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ def ship(
     reference = TorchEngine(trained)
     card = Card.of(trained, licence=licence)
     with locked(out / ".export.lock", what=f"the export to {out}"), temporary_folder(out / "model") as work:
-        made, refused, quantised = _make(reference, card, calibration, work, config)
+        made, refused, quantised = _make(reference, card, calibration, truth, work, config)
         engines: dict[str, Engine] = {path.name: open_engine(path) for path in made}
         certificate = certify(reference, engines, images, config.certify)
         del engines  # files are moved below
@@ -111,8 +112,13 @@ def _on_cpu(trained: TrainedModel) -> TrainedModel:
     return replace(trained, backbone=task.backbone, head=task)
 
 
-def _make(
-    reference: TorchEngine, card: Card, calibration: Sequence[Tensor] | None, work: Path, config: ShipConfig
+def _make(  # noqa: PLR0917  (all of one export)
+    reference: TorchEngine,
+    card: Card,
+    calibration: Sequence[Tensor] | None,
+    truth: Mapping[str, Tensor] | None,
+    work: Path,
+    config: ShipConfig,
 ) -> tuple[list[Path], dict[str, str], Quantised | None]:
     """The artefacts asked for, in a working folder; those that cannot be made, with the reason."""
     made: list[Path] = []
@@ -135,7 +141,7 @@ def _make(
         sizes = config.certify.sizes(reference.image_size)
         pixels = [at_size(calibration, size, reference.preprocess) for size in sizes]
         try:
-            quantised = quantise(plain, work / "model.int8.onnx", pixels, config.quantise)
+            quantised = quantise(plain, work / "model.int8.onnx", pixels, config.quantise, truth=truth)
         except Unsupported as error:
             refused["model.int8"] = str(error)
     if quantised is not None and not quantised.enough:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_MODEL = "model.task.backbone."  # where the model is in `Servable`
+_MODEL, _TASK = "model.task.backbone.", "model.task."  # where the model, and what is beside it, are in `Servable`
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -42,4 +42,4 @@ def _layer_name(node: Any) -> str:
     """The layer that a node was made from, such as blocks.0.mlp.fc1."""
     text = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
     scopes = [scope for scope in ast.literal_eval(text)[:-1] if scope]
-    return str(scopes[-1]).removeprefix(_MODEL) if scopes else str(node.name)
+    return str(scopes[-1]).removeprefix(_MODEL).removeprefix(_TASK) if scopes else str(node.name)

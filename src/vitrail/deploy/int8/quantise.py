@@ -3,29 +3,31 @@
 Every `MatMul` of an .onnx with stored weights is a candidate; convolutions, norms, attention's own products and the
 head stay as they are. Layers are ranked by how much int8 changes their output. Where the model answers more than half a
 percent of the images differently, at any image size, as few as possible of the worst layers go back to floating point,
-and the report names them.
+and the report names them. Boxes, masks and depth with labels are judged by their metric instead: it may lose half a
+point.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from vitrail.config import Config, Count, Rate
 from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.certificate import CLOSE, TOLERANCES
-from vitrail.deploy.artefact.engine import Array, Engine, in_batches, joined, part_of
+from vitrail.deploy.artefact.engine import Array, Engine
 from vitrail.deploy.artefact.fingerprint import file_bytes
 from vitrail.deploy.artefact.runtimes import OnnxEngine, needs
+from vitrail.deploy.int8.judge import UNLABELLED, ByAnswers, ByMetric, Closeness, Judge, Lost
 from vitrail.deploy.int8.onnx_matmuls import Layer, find_layers, to_int8
 from vitrail.errors import DataError, Unsupported
 from vitrail.report import Facts, Section, Table, Text, Unit, Value
 
 _LEVELS, _ROWS = 255, 256  # of an activation; rows of it that are kept to measure errors
 _ENOUGH = round(100 / CLOSE)  # images of which one may get another answer
-_BATCH = 16  # images at a time, where only outputs are kept
 _TAILS = (0.0, 1e-5, 1e-4, 1e-3)  # shares that a range may leave out at each end
 _LEGEND = (
     "Error: what int8 changes in a layer's output, relative to it. Outside: activations of other images beyond the "
@@ -37,7 +39,8 @@ _LEGEND = (
 class QuantiseConfig(Config):
     """How many images calibrate, how many at a time, how many validate, and how close to float32 answers must stay.
 
-    Images that are not used for calibration validate the result; half of them where there are few.
+    Images that are not used for calibration validate the result; half of them where there are few, two thirds where
+    they have labels.
     """
 
     calibrate: Count = 64
@@ -85,6 +88,7 @@ class Quantised:
     validated: int  # images
     bytes: tuple[int, int]  # before and after
     enough: bool
+    lost: Lost | None = None  # of the metric, where labels are known
 
     def sections(self) -> tuple[Section, ...]:
         """For the certificate: the facts, the layers by sensitivity, and a sentence where int8 did harm."""
@@ -100,6 +104,9 @@ class Quantised:
             most: max(self.outside.values(), default=0.0),
         }
         units: dict[str, Unit] = {"same answer as float32": "share", most: "share"}
+        if self.lost is not None:
+            known = {f"{self.lost.title}, float32": self.lost.before, f"{self.lost.title}, int8": self.lost.after}
+            facts, units = known | facts, dict.fromkeys(known, self.lost.unit) | units
         units |= {"float32": "bytes", "int8": "bytes"}
         rows: list[dict[str, Value]] = [
             {"layer": name, "error": error, "outside": self.outside[name], "runs in": self.precision(name)}
@@ -107,7 +114,7 @@ class Quantised:
         ]
         columns: dict[str, Unit] = {"layer": "", "error": "share", "outside": "share", "runs in": ""}
         text = "All layers run in int8." if not self.kept else f"Kept in floating point: {', '.join(self.kept)}."
-        if self.validated < _ENOUGH:
+        if self.validated < _ENOUGH and self.lost is None:
             text += f" {self.validated} validation images are few: one is {100 / self.validated:.0f} % of them; "
             text += f"use {_ENOUGH} or more."
         if not self.enough:
@@ -123,18 +130,25 @@ class Quantised:
         return "float32" if layer in self.kept else "int8"
 
 
-def quantise(source: Path, target: Path, pixels: Sequence[Array], config: QuantiseConfig | None = None) -> Quantised:
+def quantise(
+    source: Path,
+    target: Path,
+    pixels: Sequence[Array],
+    config: QuantiseConfig | None = None,
+    *,
+    truth: Mapping[str, Tensor] | None = None,
+) -> Quantised:
     """Writes the int8 form of a float32 .onnx, calibrated and validated on real images uint8 B H W C.
 
-    There is one array for each image size: the same images at all of them.
+    There is one array for each image size: the same images at all of them. `truth` are the targets of the first array,
+    in pixels of the model's input; where they are known, the metric of the task decides.
     """
     config = config or QuantiseConfig()
     if (total := len(pixels[0])) < 2:
         raise DataError(f"int8 needs 2 images or more, to calibrate and to validate; there are {total}")
-    count = min(config.calibrate, total // 2)
-    seen, unseen = (
-        [images[part] for images in pixels] for part in (slice(count), slice(count, count + config.validate))
-    )
+    count = min(config.calibrate, total // 2 if truth is None else max(total // 3, 1))
+    judged = slice(count, count + config.validate)
+    seen, unseen = ([images[part] for images in pixels] for part in (slice(count), judged))
     model = needs("onnx").load(source)
     layers = find_layers(model)
     if not layers:
@@ -142,53 +156,36 @@ def quantise(source: Path, target: Path, pixels: Sequence[Array], config: Quanti
     ranges = calibrate(model, layers, seen, unseen, batch=config.batch)
     errors = {layer.name: sensitivity(layer, ranges[layer.input]) for layer in layers}
     worst = sorted(errors, key=lambda name: -errors[name])
-    engine, needed = OnnxEngine(source), Closeness(config.cosine, config.agreement)
-    expected = [in_batches(engine, images, _BATCH) for images in unseen]
+    engine = OnnxEngine(source)
+    judge = _judge(
+        engine, unseen, None if truth is None else {name: one[judged] for name, one in truth.items()}, config
+    )
 
     def attempt(kept: int) -> Closeness | None:
         chosen = [layer for layer in layers if layer.name not in worst[:kept]]
         card = replace(engine.card, precision="int8", kept=tuple(worst[:kept]))
         write(model, chosen, ranges, card, target)
-        made = OnnxEngine(target)
-        return least(closeness(made, *each, needed) for each in zip(unseen, expected, strict=True))
+        return judge.closeness(OnnxEngine(target))
 
     kept, (cosine, agreement) = fewest_kept(attempt, len(layers))
     return Quantised(
         path=target, kept=tuple(worst[:kept]), errors=errors, cosine=cosine, agreement=agreement,
         validated=len(unseen[0]), outside={layer.name: ranges[layer.input].outside for layer in layers},
         enough=kept < len(layers), bytes=(file_bytes(source), file_bytes(target)),
+        lost=judge.lost if isinstance(judge, ByMetric) else None,
     )  # fmt: skip
 
 
-class Closeness(NamedTuple):
-    """The least cosine, and the share of images with the same answer as float32 gives."""
-
-    cosine: float
-    agreement: float
-
-
-def closeness(engine: Engine, pixels: Array, expected: Mapping[str, Array], needed: Closeness) -> Closeness | None:
-    """How close answers are to the expected ones; None as soon as they are known to be too far off."""
-    found: list[dict[str, Array]] = []
-    spare = (1 - needed.agreement) * len(pixels) + 1e-6
-    for start in range(0, len(pixels), _BATCH):
-        part = slice(start, start + _BATCH)
-        found.append(engine.run(pixels[part]))
-        _, cosine, agreement = engine.task.agreement(part_of(expected, part), found[-1])
-        spare -= (1 - agreement) * len(pixels[part])
-        if spare < 0 or cosine < needed.cosine:
-            return None
-    return Closeness(*engine.task.agreement(expected, joined(found))[1:])
-
-
-def least(found: Iterable[Closeness | None]) -> Closeness | None:
-    """The worst over all sizes; None where one of them is not good enough, and the sizes after it are not tried."""
-    worst = Closeness(1.0, 1.0)
-    for one in found:
-        if one is None:
-            return None
-        worst = Closeness(min(worst.cosine, one.cosine), min(worst.agreement, one.agreement))
-    return worst
+def _judge(
+    engine: Engine, pixels: Sequence[Array], truth: Mapping[str, Tensor] | None, config: QuantiseConfig
+) -> Judge:
+    """By the metric of the task, where it has one that int8 may lose some of, and labels are known."""
+    allowed = engine.task.int8_loss
+    if allowed is None:
+        return ByAnswers(engine, pixels, Closeness(config.cosine, config.agreement))
+    if truth is None:
+        return ByAnswers(engine, pixels, Closeness(-1.0, UNLABELLED))
+    return ByMetric(engine, pixels, truth, allowed=allowed)
 
 
 def fewest_kept(attempt: Callable[[int], Closeness | None], layers: int) -> tuple[int, Closeness]:
