@@ -145,8 +145,8 @@ class Task(nn.Module, ABC):
     relative_scores: bool = True  # whether `scores` compare with the outputs for the whole image
     likelihood: Likelihood = CLASSES  # of its loss, where it is one of many
     layers: tuple[int, ...] = ()  # blocks whose features it reads beside the last ones
-    columns: tuple[str, ...] = ()  # of a table of predictions
     int8_loss: ClassVar[float | None] = None  # what int8 may take from the best metric; None: answers must be the same
+    columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
     answered_by: ClassVar[Mapping[str, int]] = {}  # the outputs that `decode` reads, and their number of axes
 
@@ -215,11 +215,11 @@ class Task(nn.Module, ABC):
 
     # Answers
 
-    @abstractmethod
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
         """What several views of the same images say together; Unsupported where answers have no mean."""
         raise Unsupported(f"answers of task {self.config.kind!r} cannot be averaged over views")
 
+    @abstractmethod
     def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
         """An answer for each image; Unsupported where the task gives none."""
 
@@ -272,11 +272,11 @@ class Task(nn.Module, ABC):
         """The model whose call gives the outputs that are explained, B K: by default the backbone with its head."""
         return self.backbone
 
-    def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
     def explained_for(self, outputs: Outputs) -> Backbone:
         """The same for changes of one image: what was found in it, 1 ..., is followed, such as a box or a region."""
         return self.explained()
 
+    def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
         """Which output of the head is explained for each image: the one of that name, or by default the answer; B."""
         if not self.output_names:
             raise Unsupported(f"a model of task {self.config.kind!r} has no outputs to explain")
@@ -292,7 +292,6 @@ class Task(nn.Module, ABC):
         values = next(iter(outputs.values()))
         return torch.zeros(len(values), dtype=torch.int64, device=values.device)
 
-    def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
     def explained_part(self, outputs: Outputs, indices: Tensor, size: tuple[int, int]) -> Tensor | None:
         """The pixels that explained outputs B are about: B *size, bool; None where it is the whole image."""
         return None
@@ -301,6 +300,7 @@ class Task(nn.Module, ABC):
         """Where a decoder looks for outputs B: maps B H W of float images B C H W; None for models without one."""
         return None
 
+    def scores(self, logits: Tensor, reference: Tensor | None = None) -> Tensor:
         """Outputs of the head as what curves of insertion and deletion follow, 0 to 1: B K -> B K.
 
         `reference` are the outputs for the whole images, where `relative_scores` asks for them. By default a score is

@@ -158,10 +158,6 @@ def _counted(target: MaskTarget, values: Tensor) -> "np.ndarray[Any, Any]":
     return np.array(in_threads(count, values), dtype=np.int64).reshape(len(values), len(target.classes))
 
 
-def pixel_paths(column: Column, what: str) -> list[Path | None]:
-    """The files that the cells of a column name, which must exist; None for an empty cell."""
-    paths: list[Path | None] = []
-    for row, cell in enumerate(column.cells):
 def named_classes(folders: Iterable[Path]) -> Iterator[tuple[list[str], Path]]:
     """The names in lists of classes such as classes.txt, a line each, and their files; DataError for a bad list."""
     for file in (folder / name for folder in dict.fromkeys(folders) for name in NAME_FILES):
@@ -180,6 +176,10 @@ def _folders(paths: Iterable[Path | None]) -> Iterator[Path]:
     return (path.parent for path in paths if path is not None)
 
 
+def pixel_paths(column: Column, what: str) -> list[Path | None]:
+    """The files that the cells of a column name, which must exist; None for an empty cell."""
+    paths: list[Path | None] = []
+    for row, cell in enumerate(column.cells):
         if not isinstance(cell, str):
             raise column.error(row, f"{cell!r} is not the path of a {what}")
         path = column.path.parent / cell if cell else None
