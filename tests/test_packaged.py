@@ -18,6 +18,7 @@ from vitrail.errors import CheckpointError
 from vitrail.runs.record import Record, Result
 from vitrail.runs.trained import open_model
 from vitrail.training.run import train
+from vitrail.training.start import licence_of
 
 
 @pytest.fixture
@@ -138,3 +139,39 @@ def test_paths_are_taken_out_of_what_is_shipped() -> None:
     shipped = make_packaged.described(run, "x")
     assert shipped.command == "vitrail train cifar10:cifar --out best"
     assert (shipped.source, shipped.val, shipped.notes) == ("cifar10", None, ())
+
+
+def test_the_backbone_for_photographs_is_small_half_precision_and_says_where_it_is_from() -> None:
+    folder = packaged.find_packaged(packaged.PHOTOS)
+    assert sum((folder / name).stat().st_size for name in packaged.PHOTOS_FILES) <= packaged.MAX_PHOTOS_BYTES
+    tensors = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()} == {torch.float16}
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    assert "Apache" in (folder / "LICENSE").read_text()
+    assert packaged.LICENCE in (folder / "ORIGIN.md").read_text()
+    trained = open_model(packaged.PHOTOS)
+    assert trained.preprocess_known
+    assert trained.head is None
+
+
+def test_the_backbone_sees_what_samples_show() -> None:
+    """Two pictures of one thing, one mirrored, are nearer to each other than pictures of different things."""
+    trained = open_model(packaged.PHOTOS)
+    pixels = [Image.open(path).convert("RGB").resize((64, 64)) for path in packaged.samples().values()]
+    images = torch.stack(
+        [torch.frombuffer(bytearray(one.tobytes()), dtype=torch.uint8).view(64, 64, 3) for one in pixels]
+    )
+    images = trained.preprocess(images.permute(0, 3, 1, 2))
+    with torch.no_grad():
+        first, second = (
+            torch.nn.functional.normalize(trained.backbone(one), dim=1) for one in (images, images.flip(3))
+        )
+    assert (first @ second.T).argmax(dim=1).tolist() == list(range(len(pixels)))
+
+
+def test_a_run_from_packaged_weights_has_their_licence(tmp_path: Path) -> None:
+    for name in packaged.NAMES:
+        assert licence_of(name) == "Apache-2.0"
+    record(licence="CC0-1.0").write(tmp_path)
+    assert licence_of(tmp_path) == "CC0-1.0"
+    assert licence_of(None) is None

@@ -85,3 +85,17 @@ def test_mistakes_are_told_in_one_sentence(headless, photos, words, told, capsys
 def test_what_is_no_list_of_layers_is_told(capsys):
     assert main(["probe", "packaged", "demo", "--layers", "first"]) == 2
     assert "'first'" in capsys.readouterr().err
+
+
+def test_fit_writes_a_run_that_predicts(headless, photos, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["probe", str(headless), str(photos), "--fit", "--out", str(out), "--device", "cpu"]) == 0
+    assert str(out / "report.html") in capsys.readouterr().out
+    assert main(["predict", str(out), str(photos / "red" / "0.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answers"][0]["label"] == "red"
+
+
+@pytest.mark.parametrize(("words", "message"), [(["--fit", "--k", "3"], "--k"), (["--val", "0.2"], "--fit")])
+def test_options_of_one_kind_of_probe_are_refused_for_the_other(headless, photos, capsys, words, message):
+    assert main(["probe", str(headless), str(photos), *words]) == 2
+    assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ from vitrail.layers.lora import LoRALinear
 from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 from vitrail.tasks.distill import Distill
-from vitrail.training.plan import make_plan, read_plan, sample
+from vitrail.training.plan import make_plan, read_plan
 
 OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
 
@@ -155,11 +155,6 @@ def test_a_teacher_makes_it_distillation() -> None:
     task = plan.build_task()
     assert isinstance(task, Distill)
     assert task.config.method == "hard"
-
-
-def test_a_sample_takes_the_median_and_passes_over_broken_images() -> None:
-    data = photos(40, size=32, broken=range(0, 40, 4))
-    assert (sample(data).height, sample(data).grey) == (32, False)
 
 
 def test_a_plan_is_found_again(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def train(options: argparse.Namespace) -> None:
             hint = suggest_path(options.resume, fits=is_run)
             raise ConfigError(f"{options.resume} does not exist; {hint or '--resume takes the folder of a run'}")
         where = {"device": options.device, "shard": options.shard}
-        _report(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
+        report_run(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
@@ -51,10 +51,10 @@ def train(options: argparse.Namespace) -> None:
     run = start(
         options.data, folder=options.folder, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
     )
-    _report(run)
+    report_run(run)
 
 
-def _report(run: "Run") -> None:
+def report_run(run: "Run") -> None:
     """Writes a run's report, unless it ended with one before, and says where; the first of many processes does it."""
     from vitrail.training.distributed import is_first  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
-    from vitrail.training.plan import default_model  # noqa: PLC0415
+    from vitrail.training.first_model import default_model  # noqa: PLC0415
 
     columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
     chosen = {"val": options.val, "seed": options.seed, "wanted": Wanted(columns)}

@@ -1,11 +1,11 @@
-"""The verb `probe`: how well classes or numbers can be predicted from each layer of a model."""
+"""The verb `probe`: how well targets can be predicted from each layer of a model; with --fit, a model that does so."""
 
 import argparse
 import warnings
 from pathlib import Path
 
 from vitrail.cli.options import busy, layer_numbers, show_report
-from vitrail.errors import Notice
+from vitrail.errors import ConfigError, Notice
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -22,14 +22,27 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     verb.add_argument("--linear", choices=("ridge", "logistic"), default="ridge", help="the kind of linear probe")
     verb.add_argument("--k", type=int, default=20, help="the number of nearest neighbours (default: 20)")
+    verb.add_argument(
+        "--fit", action="store_true",
+        help="fit a linear head to the features of the last layer and write a run: a model that predicts, in seconds",
+    )  # fmt: skip
+    verb.add_argument("--val", metavar="SHARE", type=float, help="with --fit: the share of images to validate on")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    verb.add_argument("--out", metavar="FILE", type=Path, dest="html", help="also write one self-contained HTML page")
+    verb.add_argument(
+        "--out", metavar="PATH", type=Path, dest="html",
+        help="also write one self-contained HTML page; with --fit, the folder of the run",
+    )  # fmt: skip
 
 
 def probe(options: argparse.Namespace) -> None:
-    """Probes every layer of a model on data."""
+    """Probes every layer of a model on data; with `--fit` it makes a run of the last one."""
+    if options.fit:
+        _fit(options)
+        return
+    if options.val is not None:
+        raise ConfigError("--val needs --fit; a probe of all layers tests on its test part, or on a share")
     from vitrail.api import open_weights  # noqa: PLC0415
     from vitrail.data.sources.opening import find  # noqa: PLC0415
     from vitrail.explain.probes.probe import probe as probe_layers  # noqa: PLC0415
@@ -54,3 +67,14 @@ def probe(options: argparse.Namespace) -> None:
             batch_size=options.batch_size,
         )
     show_report(report, options)
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from vitrail.cli.learning import report_run  # noqa: PLC0415
+    from vitrail.training.run import train  # noqa: PLC0415
+
+    defaults = {"layers": None, "pool": "auto", "linear": "ridge", "k": 20, "json": False}
+    if given := [f"--{name}" for name, value in defaults.items() if getattr(options, name) != value]:
+        raise ConfigError(f"--fit fits the model's own head to its last layer: leave out {', '.join(given)}")
+    what = {"label": options.label, "val": options.val, "device": options.device, "folder": options.html}
+    report_run(train(options.data, start=options.run, probe="linear", batch_size=options.batch_size, **what))

@@ -1,24 +1,32 @@
-"""The packaged model: a run folder in fp16, made by `benchmarks/make_packaged.py`."""
+"""The models in the package, in fp16: a classifier of small photographs, and a backbone for photographs of any kind.
+
+`packaged` is a run folder, made by `benchmarks/make_packaged.py`; `packaged-photos` are weights without a head, made by
+`benchmarks/backbone.py`. Both names stand for their folders in commands and in `open_model`; a folder of such a name is
+./packaged.
+"""
 
 from importlib import resources
 from pathlib import Path
 
 from vitrail.errors import CheckpointError
 
-NAME = "packaged"  # its name in commands and `open_model`; a folder of that name is ./packaged
+NAME, PHOTOS = "packaged", "packaged-photos"
+NAMES = (NAME, PHOTOS)
 FILES = ("model.safetensors", "config.json", "run.json", "best.json")
-MAX_BYTES = 12_000_000
+PHOTOS_FILES = ("model.safetensors", "config.json", "ORIGIN.md", "LICENSE")
+MAX_BYTES, MAX_PHOTOS_BYTES = 12_000_000, 25_000_000
+LICENCE = "Apache-2.0"  # of both
 
 
 def packaged_folder() -> Path:
-    """The folder of the packaged model."""
+    """The folder of the packaged models."""
     return Path(str(resources.files(__name__)))
 
 
-def find_packaged() -> Path:
-    """The folder of the packaged model; raises CheckpointError if the installation has none."""
-    folder = packaged_folder()
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
+def find_packaged(name: str = NAME) -> Path:
+    """The folder of a packaged model; raises CheckpointError if the installation does not have it."""
+    folder, files = (packaged_folder(), FILES) if name == NAME else (packaged_folder() / "photos", PHOTOS_FILES)
+    if missing := [file for file in files if not (folder / file).is_file()]:
         raise CheckpointError(
             f"this installation has no packaged model ({folder / missing[0]} is missing); pass a run, as in "
             "`vitrail predict runs/my-run picture.jpg`, or train one with `vitrail demo`"

@@ -7,15 +7,15 @@ from vitrail.errors import CheckpointError, nearest
 from vitrail.models.checkpoint.files import PICKLES, is_word
 from vitrail.models.checkpoint.hub import PREFIX
 from vitrail.models.registry import is_known, presets
-from vitrail.packaged import NAME as PACKAGED
+from vitrail.packaged import NAMES as PACKAGED
 from vitrail.packaged import find_packaged
 from vitrail.runs.record import FILE
 
 
 def checkpoint_path(source: str | Path) -> str | Path:
     """Where weights lie: what was named, or the folder of those that ship with the package."""
-    if source == PACKAGED:
-        return find_packaged()
+    if source in PACKAGED:
+        return find_packaged(str(source))
     _refuse_misspelt(str(source))
     return source
 
@@ -32,7 +32,7 @@ def _refuse_misspelt(source: str) -> None:
         return
     paths = {item.name: str(item) for item in path.parent.iterdir()} if path.parent.is_dir() else {}
     if is_word(path):
-        paths |= {name: name for name in (PACKAGED, *presets())}
+        paths |= {name: name for name in (*PACKAGED, *presets())}
         paths |= {file.parent.name: str(file.parent) for file in Path("runs").glob(f"*/{FILE}")}
     hint = nearest(path.name, paths)
     for name, found in paths.items():
@@ -44,7 +44,7 @@ def _refuse_misspelt(source: str) -> None:
 def names_model(source: str | Path) -> bool:
     """Whether a path names a run, a checkpoint or the packaged model, rather than pictures."""
     text, path = str(source), Path(source).expanduser()
-    if text == PACKAGED or text.startswith(PREFIX):
+    if text in PACKAGED or text.startswith(PREFIX):
         return True
     if path.is_dir():
         weights = (".safetensors", *PICKLES)

@@ -34,6 +34,7 @@ from vitrail.tasks.task import Task
 from vitrail.training.config import TrainConfig, change
 from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, spread, whole
 from vitrail.training.eta import ways_to_shorten
+from vitrail.training.linear_head import fit_head, read_features
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
 from vitrail.training.optim.ema import Average
@@ -149,6 +150,9 @@ def assemble(
     if note is not None:
         logs.say(note)
     task = plan.build_task(blank=blank).to(device)
+    if config.fit_head and not blank:
+        prepare = packs.train.prepare(plan.preprocess)
+        fit_head(task, read_features(task.backbone, packs.train, prepare, device=device))
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,

@@ -79,6 +79,8 @@ class TrainConfig(Config):
     keep: Count = 3  # checkpoints, beside the best
     freeze_until: str | None = None  # a module's name, e.g. "blocks.8": everything before it stays as it is
     lora: Count | None = None  # rank of low-rank updates; all else but the head stays as it is
+    fit_head: bool = False  # the head starts as a linear probe (arXiv:2202.10054) instead of at random
+    probe: Literal["linear"] | None = None  # fits the head to frozen features at once, instead of training for epochs
 
     @property
     def balance(self) -> float | None:

@@ -12,18 +12,17 @@ from yaml.error import MarkedYAMLError
 
 from vitrail.config import from_dict, to_dict
 from vitrail.data.augment.augmentation import MixConfig
-from vitrail.data.dataset import Dataset, Splits
+from vitrail.data.dataset import Splits
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.preprocess import Preprocess
-from vitrail.data.sources.opening import survey
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import Target
-from vitrail.errors import BrokenImage, ConfigError, HeadNotice, ResampledNotice, TrainingError
+from vitrail.errors import ConfigError, HeadNotice, ResampledNotice, TrainingError
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.vitrail import describe_model
-from vitrail.models.registry import FAMILIES, build, create, is_known, resolve
+from vitrail.models.registry import FAMILIES, build, is_known
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.recipes import read_recipe
 from vitrail.runs.record import FILE, VERSION, Record
@@ -32,16 +31,24 @@ from vitrail.strict_json import from_json, to_json
 from vitrail.tasks.distill import Teacher as Listener
 from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
+from vitrail.training.first_model import FOR_SMALL, SMALL, Sampled, fresh_model, sample
 from vitrail.training.freeze import freeze_until, trainable
-from vitrail.training.start import BORROWED, FOR_LORA, changes_weights, check_weights, loaded, model_name, preprocess_of
+from vitrail.training.start import (
+    BORROWED,
+    FOR_LORA,
+    FOR_PROBE,
+    changes_weights,
+    check_weights,
+    licence_of,
+    loaded,
+    model_name,
+    preprocess_of,
+)
 from vitrail.training.task_choice import Spec, TaskChoice, choose_task, open_for_task, split_spec
 
 Source = str | Path | Splits
 Teacher = str | Path | nn.Module
 
-_SAMPLED = 16  # images, spread over the set, that decide its size and colour
-_SMALL = 64  # pixels: images up to here get a model with small patches
-_FOR_SMALL = "vit32_conv"
 _RANDOM = "frozen layers keep random weights, since there are none to start from; pass --from"
 _STEPS = 16  # of an epoch at least, where no batch size was given
 _LEAST_BATCH = 16
@@ -152,15 +159,7 @@ class Plan:
             environment=environment,
         )
 
-
-@dataclass(frozen=True)
-class Sampled:
-    """What a few images of a set have in common: the median height and width, and whether all are grey."""
-
-    height: int
-    width: int
-    grey: bool
-
+            licence=licence_of(self.start),
 
 def make_plan(
     data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
@@ -193,7 +192,7 @@ def make_plan(
         config = _with_steps(config, len(splits.train), notes)
     outputs = chosen.num_outputs(schema)
     if start is None:
-        config, backbone = _fresh(config, outputs, seen, notes, named=named)
+        config, backbone = fresh_model(config, outputs, seen, notes, named=named)
     else:
         backbone = loaded(start, config, outputs, model=changes.get("model"))
         config = change(config, {"model": model_name(backbone, start)})
@@ -243,8 +242,8 @@ def _resized(plan: Plan, seen: Sampled, *, fresh: bool) -> list[str]:
     )
     notes = [f"images are resized to {height} x {width}, {colour}"]
     if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
-        small = fresh and max(seen.height, seen.width) <= _SMALL
-        which = f"{_FOR_SMALL}, the default for images of that size," if small else "a model for smaller images"
+        small = fresh and max(seen.height, seen.width) <= SMALL
+        which = f"{FOR_SMALL}, the default for images of that size," if small else "a model for smaller images"
         notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")
     return notes
 
@@ -290,7 +289,9 @@ def _of_recipe(recipe: str | Path | Mapping[str, Any] | None, given: Mapping[str
 
 
 def _tuned(changes: Mapping[str, Any], spec: Spec) -> tuple[TrainConfig, Spec]:
-    """How weights are fine-tuned where no recipe was named."""
+    """How weights are fine-tuned, or probed, where no recipe was named."""
+    if changes.get("probe") is not None:
+        return change(change(TrainConfig(), FOR_PROBE), changes), spec
     given, _, tuned = split_spec(_recipe("finetune"))
     plain = _of_recipe("finetune", given)
     config = change(change(plain, FOR_LORA) if changes.get("lora") is not None else plain, changes)
@@ -307,52 +308,6 @@ def _recipe(recipe: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
             line, why = reason.problem_mark.line + 1, reason.problem or "it ends too early"
             raise ConfigError(f"recipe {recipe}, line {line}: not valid YAML: {why}") from reason
         raise
-
-
-def sample(dataset: Dataset) -> Sampled:
-    """Looks at a few images that are spread over a data set."""
-    shapes = []
-    for index in range(0, len(dataset), max(len(dataset) // _SAMPLED, 1)):
-        try:
-            shapes.append(dataset.read(index).shape)
-        except BrokenImage:  # packing counts and names it
-            continue
-    if not shapes:
-        return Sampled(0, 0, grey=False)
-    heights, widths = (sorted(shape[side] for shape in shapes) for side in (1, 2))
-    return Sampled(heights[len(shapes) // 2], widths[len(shapes) // 2], grey=all(shape[0] == 1 for shape in shapes))
-
-
-def _fresh(
-    config: TrainConfig, outputs: int, seen: Sampled, notes: list[str], *, named: bool
-) -> tuple[TrainConfig, Backbone]:
-    """A model without weights for the data, and the config that names it."""
-    options = {"num_classes": outputs, **config.options}
-    size = config.image_size
-    if not named and 0 < max(seen.height, seen.width) <= _SMALL:
-        config = change(config, {"model": _FOR_SMALL})
-        size = size or (max(seen.height // 4, 2) * 4, max(seen.width // 4, 2) * 4)
-        notes.append(f"images are about {seen.height} x {seen.width} pixels: {_FOR_SMALL}, one token per 4 x 4 pixels")
-    elif not named:
-        notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
-    if size is not None:
-        options["image_size"] = size
-    if seen.grey and "channels" not in options:
-        options["channels"] = 1
-        notes.append("all sampled images are grey: the model takes one channel")
-    resolve(config.model)
-    return config, create(config.model, **options)
-
-
-def default_model(
-    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
-    image_size: int | tuple[int, int] | None = None,
-) -> tuple[str, tuple[int, int]]:  # fmt: skip
-    """The model that a run on some data would choose, and its image size."""
-    splits = survey(source, val=val, seed=seed, wanted=wanted)
-    config = change(TrainConfig(), {} if image_size is None else {"image_size": image_size})
-    config, backbone = _fresh(config, 1, sample(splits.train), [], named=False)
-    return config.model, backbone.config.image_size
 
 
 def read_plan(

@@ -40,6 +40,7 @@ from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, determ
 from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, join, launcher, restarted
 from vitrail.training.environment import changed, environment, use_threads
+from vitrail.training.linear_head import fit_probe
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
 from vitrail.training.one_run import one_run
@@ -187,7 +188,7 @@ def train(
                 elif world.main:
                     _begin(plan, loop, val)
                 ended_before = loop.over
-                _learn(loop)
+                _learn(loop, plan, packs)
                 world.wait()  # until the best model is written
                 return finish(plan, packs, loop, ended_before=ended_before)
 
@@ -247,10 +248,13 @@ def _environment(loop: Loop) -> dict[str, Any]:
     return environment(loop.device, processes=loop.world.size, precision=loop.step.precision)
 
 
-def _learn(loop: Loop) -> None:
-    """Trains to the end; an error of the disk names the command to resume."""
+def _learn(loop: Loop, plan: Plan, packs: Packs) -> None:
+    """Trains to the end, or fits a probe; an error of the disk names the command to resume."""
     try:
-        loop.run()
+        if plan.config.probe is None:
+            loop.run()
+        else:
+            fit_probe(loop, packs.train, packs.train.prepare(plan.preprocess))
     except WriteError as error:
         way = f"resume with: vitrail train --resume {loop.folder}" if loop.store.steps() else "start again"
         raise TrainingError(f"{error}. Free some space or check its permissions, then {way}") from error

@@ -9,6 +9,7 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.config_match import structure
 from vitrail.models.registry import build, family_of, is_known, name_of, resolve
+from vitrail.packaged import LICENCE, NAMES
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import Record, is_run
@@ -23,8 +24,18 @@ FOR_LORA = {"optimiser": {"lr": 3e-3, "layer_decay": None}}
 
 
 def changes_weights(config: TrainConfig) -> bool:
+# A head that is fitted at once to what the model sees of each image as it is.
+FOR_PROBE = {
+    "epochs": 1,
+    "batch_size": 64,
+    "freeze_until": "head",
+    "schedule": {"warmup_epochs": 0.0},
+    "augment": {"crop": "none", "flip": False},
+}
+
+
     """Whether a run leaves most of a model as it is, which makes sense only of one that was trained."""
-    return config.lora is not None or config.freeze_until is not None
+    return config.lora is not None or config.freeze_until is not None or config.probe is not None
 
 
 def check_weights(config: TrainConfig, start: str | Path | None) -> None:
@@ -68,6 +79,13 @@ def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, 
     usual = {} if config.task is None else config.task.preprocess
     found = apply(Preprocess(image_size=size, channels=channels), usual)
     if started and backbone.preprocess is not None:
+def licence_of(start: str | Path | None) -> str | None:
+    """The licence of the weights that a run starts from, which is that of its own; None where it is not known."""
+    if start is None or start in NAMES:
+        return None if start is None else LICENCE
+    return Record.read(start).licence if is_run(start) else None
+
+
         found = apply(backbone.preprocess, {"image_size": size} | dict(usual))
         notes.append(f"images are preprocessed as for these weights: {found}")
     elif started:

@@ -1,0 +1,180 @@
+"""The first try: `vitrail train DATA` with nothing named, against scikit-learn and against other settings of vitrail.
+
+    python benchmarks/first_try_sets.py PACKAGES SETS
+    python benchmarks/first_try.py baselines SETS OUT            # needs scikit-learn and scikit-image
+    python benchmarks/first_try.py run SETS OUT [--settings default,probe-photos] [--sets roads,hands] [--jobs 2]
+    python benchmarks/first_try.py table OUT                     # Markdown, and whether the targets are met
+
+Every result is kept as OUT/SET.NAME.json and not measured again. Settings are commands as a person types them; all use
+the same training images, and test images that none of them sees before the end.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from backbone import raw
+
+Array = np.ndarray[Any, Any]
+PHOTOS = "--from packaged-photos"
+SETTINGS = {  # the default first, and eight that it is held against
+    "default": "",
+    "probe-packaged": "--from packaged --set probe=linear",
+    "probe-photos": f"{PHOTOS} --set probe=linear",
+    "lora-packaged": "--from packaged --lora 8",
+    "tune-packaged": "--from packaged",
+    "tune-photos": PHOTOS,
+    "tune-late": f"{PHOTOS} --freeze-until stages.3",
+    "scratch-conv": "--model vit32_conv",
+    "scratch-tiny": "--model vit_tiny_patch16 --image-size 128",
+}
+LIMIT = 3600  # seconds for one run
+MARGIN = 0.02  # within this of the best setting
+
+
+def listed(folder: Path) -> tuple[list[Path], Array]:
+    """All images of a part, and their classes."""
+    classes = sorted(path.name for path in (folder.parent / "train").iterdir())
+    paths = [path for name in classes for path in sorted((folder / name).glob("*"))]
+    return paths, np.array([classes.index(path.parent.name) for path in paths])
+
+
+def logistic() -> Any:
+    """Logistic regression; three folds choose the penalty."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    pipe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300, tol=1e-3))
+    return GridSearchCV(pipe, {"logisticregression__C": [1e-4, 1e-3, 1e-2, 1e-1]}, cv=3)
+
+
+def forest() -> Any:
+    """A random forest of 300 trees."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(300, random_state=0)
+
+
+def svm() -> Any:
+    """A support vector machine with a Gaussian kernel; three folds choose its penalty."""
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
+
+    return GridSearchCV(make_pipeline(StandardScaler(), SVC()), {"svc__C": [1.0, 10.0]}, cv=3)
+
+
+BASELINES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "logistic": ("pixels", logistic),
+    "forest": ("pixels", forest),
+    "hog-svm": ("hog", svm),
+}
+
+
+def baselines(sets: Path, out: Path, chosen: list[str]) -> None:
+    """Fits what is not measured yet."""
+    for folder in found_sets(sets, chosen):
+        inputs = dict[str, tuple[Array, Array, Array, Array]]()
+        for name, (kind, build) in BASELINES.items():
+            if (file := out / f"{folder.name}.{name}.json").exists():
+                continue
+            began = time.perf_counter()
+            if kind not in inputs:
+                (paths, labels), (tests, truth) = listed(folder / "train"), listed(folder / "test")
+                inputs[kind] = raw(kind, paths), labels, raw(kind, tests), truth
+            train, labels, test, truth = inputs[kind]
+            score = build().fit(train, labels).score(test, truth)
+            write(file, {"accuracy": float(score), "seconds": time.perf_counter() - began})
+
+
+def found_sets(sets: Path, chosen: list[str]) -> list[Path]:
+    """The sets that are built, or those of them that were asked for."""
+    return [
+        path for path in sorted(sets.iterdir()) if (path / "done").exists() and path.name in (chosen or [path.name])
+    ]
+
+
+def write(file: Path, result: dict[str, Any]) -> None:
+    """Keeps a result."""
+    file.write_text(json.dumps(result))
+    print(f"{file.stem}: {100 * result['accuracy']:.1f} % in {result['seconds']:.0f} s", flush=True)
+
+
+def run(folder: Path, out: Path, name: str, device: str | None) -> None:
+    """One run of vitrail in a process of its own."""
+    file, into = out / f"{folder.name}.{name}.json", out / "runs" / f"{folder.name}.{name}"
+    if file.exists():
+        return
+    words = ["train", str(folder), "--out", str(into), *shlex.split(SETTINGS[name])]
+    command = [sys.executable, "-m", "vitrail", *words, *(["--device", device] if device else [])]
+    began = time.perf_counter()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT, env=os.environ)
+    if done.returncode:
+        print(f"{file.stem}: failed: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return
+    metrics = json.loads((into / "best.json").read_text())["metrics"]
+    kept = {key: metrics.get(key) for key in ("accuracy", "test_accuracy", "test_balanced_accuracy", "test_nll")}
+    write(file, kept | {"accuracy": metrics["test_accuracy"], "seconds": time.perf_counter() - began})
+
+
+def table(out: Path) -> None:
+    """The table in Markdown, and whether the default beats the baselines and is near the best setting."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for file in sorted(out.glob("*.json")):
+        folder, name = file.stem.split(".")
+        found.setdefault(folder, {})[name] = json.loads(file.read_text())
+    columns = [name for name in (*BASELINES, *SETTINGS) if any(name in each for each in found.values())]
+    print("| set | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|")
+    wins, near = 0, 0
+    for folder, each in found.items():
+        scores = {name: each[name]["accuracy"] for name in columns if name in each}
+        best = max(scores.values())
+        cells = [f"{100 * scores[name]:.1f}" if name in scores else "" for name in columns]
+        bold = [f"**{cell}**" if scores.get(name) == best else cell for name, cell in zip(columns, cells, strict=True)]
+        print(f"| {folder} | " + " | ".join(bold) + " |")
+        if "default" in scores:
+            wins += scores["default"] > max(scores.get(name, 0.0) for name in BASELINES)
+            near += scores["default"] >= max(scores.get(name, 0.0) for name in SETTINGS) - MARGIN
+    slowest = max((each["default"]["seconds"] for each in found.values() if "default" in each), default=0.0)
+    print(
+        f"\nthe default beats all baselines on {wins} of {len(found)} sets and is within two points of the best setting"
+    )
+    print(f"on {near}; the slowest took {slowest / 60:.1f} minutes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("baselines", "run", "table"))
+    parser.add_argument("paths", nargs="+", type=Path, metavar="SETS OUT")
+    parser.add_argument("--sets", default="", help="names, separated by commas (default: all that are built)")
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--device")
+    chosen = parser.parse_args()
+    *sets, out = chosen.paths
+    out.mkdir(parents=True, exist_ok=True)
+    names = [name for name in chosen.sets.split(",") if name]
+    if chosen.verb == "baselines":
+        baselines(sets[0], out, names)
+    elif chosen.verb == "run":
+        with ThreadPoolExecutor(chosen.jobs) as pool:
+            todo = [(folder, name) for name in chosen.settings.split(",") for folder in found_sets(sets[0], names)]
+            list(pool.map(lambda each: run(each[0], out, each[1], chosen.device), todo))
+    else:
+        table(out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Linear probing (Alain and Bengio 2016, arXiv:1610.01644): a head on frozen features, fitted at once.
+
+The features of all training images are computed once, without augmentation, and kept in the cache folder. The head
+minimises the loss of the task on them, plus a penalty of its squared weights, which folds of the images choose.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.dataset import Batch, Targets
+from vitrail.data.feeds.choice import make_feed
+from vitrail.data.feeds.feed import ImageSet
+from vitrail.data.sources.catalogue import cache_folder
+from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
+from vitrail.files import digest, write_tensors
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint.files import read
+from vitrail.runs.evaluate import numbers
+from vitrail.tasks.task import Task
+from vitrail.training.loop import Loop
+
+PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of the squared weights of standardised features
+_FOLDS, _STEPS, _BATCH = 3, 100, 64
+_FIELD = "target."  # names of targets in the cache begin so
+
+
+class Known(NamedTuple):
+    """The features of all images of a set, M D, and their targets."""
+
+    features: Tensor
+    targets: Targets
+
+    def to(self, device: torch.device) -> "Known":
+        """The same on a device."""
+        return Known(self.features.to(device), {name: values.to(device) for name, values in self.targets.items()})
+
+    def some(self, rows: Tensor) -> "Known":
+        """Those of some images."""
+        return Known(self.features[rows], {name: values[rows] for name, values in self.targets.items()})
+
+
+def check_head(task: Task) -> nn.Linear:
+    """The linear head of a task's model; Unsupported where it has none."""
+    model, heads = task.backbone, task.config.num_outputs(task.schema)
+    head = model.head
+    if not heads or not isinstance(head, nn.Linear) or getattr(model, "distillation_head", None) is not None:
+        what = type(model).__name__ if heads else f"the task {task.config.kind}"
+        raise Unsupported(f"a probe needs a model with one linear head, which {what} has not; train with --lora 8")
+    return head
+
+
+def fit_probe(loop: Loop, images: ImageSet, prepare: Callable[[Tensor], Tensor]) -> None:
+    """Fits the head of a run instead of training it, validates it, and keeps it as the best model."""
+    if loop.world.size > 1:
+        raise ConfigError("a probe is fitted by one process; leave out torchrun")
+    began, task, now = time.perf_counter(), loop.learner.task, loop.progress
+    known = read_features(task.backbone, images, prepare, device=loop.device)
+    seconds = time.perf_counter() - began
+    penalty = fit_head(task, known)
+    results = loop.evaluate()
+    value = numbers(results)[task.best_metric]
+    now.epoch, now.best, now.best_epoch, now.best_step = 1, value, 1, 0
+    speed = {"images_per_second": len(known.features) / seconds, "seconds": time.perf_counter() - began, "waiting": 0.0}
+    now.history.append({"epoch": 1, "step": 0, "lr": 0.0, "train": {}, "val": numbers(results), **speed})
+    loop.logs.resume(now.history)
+    loop.publish(results)
+    loop.logs.say(f"a linear head on {known.features.shape[1]} features was fitted, with a penalty of {penalty:g}")
+
+
+@torch.no_grad()
+def read_features(
+    model: Backbone, images: ImageSet, prepare: Callable[[Tensor], Tensor], *, device: torch.device
+) -> Known:
+    """What the head of a model reads of all images; from the cache where it was computed before."""
+    file = cache_folder() / "features" / f"{_fingerprint(model, images)}.safetensors"
+    if (stored := _cached(file)) is not None:
+        return stored
+    model.eval()
+    feed = make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=device)
+    vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
+    for batch in feed.epoch(0):
+        vectors.append(model.pooled(model.features(prepare(batch.images))).float().cpu())
+        for name, values in batch.targets.items():
+            targets.setdefault(name, []).append(values.cpu())
+    known = Known(torch.cat(vectors), {name: torch.cat(values) for name, values in targets.items()})
+    if not torch.isfinite(known.features).all():
+        raise TrainingError("the features of the model are not finite (NaN or infinite): its weights cannot be used")
+    write_tensors(
+        file, {"features": known.features} | {_FIELD + name: values for name, values in known.targets.items()}, {}
+    )
+    return known
+
+
+def _fingerprint(model: Backbone, images: ImageSet) -> str:
+    """Tells the features of one model and set of images from others."""
+    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")}
+    about = f"{model.config!r}|{model.preprocess!r}|{images.checksum()}"
+    return digest(about, weights)[:32]
+
+
+def _cached(file: Path) -> Known | None:
+    try:
+        tensors = read(file).tensors if file.is_file() else None
+    except CheckpointError:  # cut off: it is written again
+        return None
+    if tensors is None:
+        return None
+    fields = {name.removeprefix(_FIELD): values for name, values in tensors.items() if name.startswith(_FIELD)}
+    return Known(tensors["features"], fields)
+
+
+def fit_head(task: Task, known: Known) -> float:
+    """Fits the head of a task's model to features M D and targets; returns the penalty that folds chose."""
+    head = check_head(task)
+    known = known.to(head.weight.device)
+    features = known.features
+    mean, scale = features.mean(dim=0), features.std(dim=0, correction=0)
+    scale = torch.where(scale > 1e-6 * (1 + mean.abs()), scale, torch.inf)  # constant features get no weight
+    known = known._replace(features=(features - mean) / scale)
+    fold = (torch.randperm(len(features), generator=torch.Generator().manual_seed(0)) % _FOLDS).to(features.device)
+    scores = torch.zeros(len(PENALTIES))
+    for number in range(_FOLDS if len(features) >= 2 * _FOLDS else 0):
+        fit, held = known.some(fold != number), known.some(fold == number)
+        for index, fitted in enumerate(_path(task, fit, head.out_features)):
+            scores[index] += _loss(task, fitted, held).item() * len(held.features)
+    best = int(scores.argmin())
+    *_, (weight, bias) = _path(task, known, head.out_features, PENALTIES[: best + 1])
+    with torch.no_grad():
+        head.weight.copy_(weight / scale)
+        head.bias.copy_(bias - (weight / scale) @ mean)
+    return PENALTIES[best]
+
+
+def _path(
+    task: Task, known: Known, num_outputs: int, penalties: Sequence[float] = PENALTIES
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Weights K D and biases K for falling penalties; each starts from the one before."""
+    weight = known.features.new_zeros(num_outputs, known.features.shape[1])
+    bias = known.features.new_zeros(num_outputs)
+    for penalty in penalties:
+        weight, bias = _minimise(task, known, weight, bias, penalty)
+        yield weight, bias
+
+
+@torch.enable_grad()
+def _minimise(task: Task, known: Known, weight: Tensor, bias: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+    weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+    steps = torch.optim.LBFGS(
+        [weight, bias], max_iter=_STEPS, tolerance_grad=1e-5, tolerance_change=1e-7, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        steps.zero_grad()
+        value = _loss(task, (weight, bias), known) + penalty / 2 * weight.square().sum()
+        value.backward()
+        return value
+
+    steps.step(loss)
+    return weight.detach(), bias.detach()
+
+
+class _Head(nn.Module):
+    """A linear map in the place of a model, so that a task takes features for images."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.map = (weight, bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """M D -> M K."""
+        return nn.functional.linear(features, *self.map)
+
+
+def _loss(task: Task, fitted: tuple[Tensor, Tensor], known: Known) -> Tensor:
+    """The task's loss of a head on features."""
+    model = task.backbone
+    task.backbone = _Head(*fitted)  # type: ignore[assignment]
+    try:
+        ids = torch.arange(len(known.features), device=known.features.device)
+        return task.loss(Batch(known.features, known.targets, ids))["loss"]
+    finally:
+        task.backbone = model
