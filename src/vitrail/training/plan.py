@@ -157,9 +157,9 @@ class Plan:
             notes=self.notes,
             command=command,
             environment=environment,
+            licence=licence_of(self.start),
         )
 
-            licence=licence_of(self.start),
 
 def make_plan(
     data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,

@@ -23,7 +23,6 @@ BORROWED = (
 FOR_LORA = {"optimiser": {"lr": 3e-3, "layer_decay": None}}
 
 
-def changes_weights(config: TrainConfig) -> bool:
 # A head that is fitted at once to what the model sees of each image as it is.
 FOR_PROBE = {
     "epochs": 1,
@@ -34,6 +33,7 @@ FOR_PROBE = {
 }
 
 
+def changes_weights(config: TrainConfig) -> bool:
     """Whether a run leaves most of a model as it is, which makes sense only of one that was trained."""
     return config.lora is not None or config.freeze_until is not None or config.probe is not None
 
@@ -73,12 +73,6 @@ def model_name(backbone: Backbone, start: str | Path) -> str:
     return name_of(backbone.config) or (named if same else family_of(backbone).name)
 
 
-def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, started: bool) -> Preprocess:
-    """The preprocessing of the recipe, else that of the files beside the weights, else the usual one."""
-    size, channels = backbone.config.image_size, backbone.config.channels
-    usual = {} if config.task is None else config.task.preprocess
-    found = apply(Preprocess(image_size=size, channels=channels), usual)
-    if started and backbone.preprocess is not None:
 def licence_of(start: str | Path | None) -> str | None:
     """The licence of the weights that a run starts from, which is that of its own; None where it is not known."""
     if start is None or start in NAMES:
@@ -86,6 +80,12 @@ def licence_of(start: str | Path | None) -> str | None:
     return Record.read(start).licence if is_run(start) else None
 
 
+def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, started: bool) -> Preprocess:
+    """The preprocessing of the recipe, else that of the files beside the weights, else the usual one."""
+    size, channels = backbone.config.image_size, backbone.config.channels
+    usual = {} if config.task is None else config.task.preprocess
+    found = apply(Preprocess(image_size=size, channels=channels), usual)
+    if started and backbone.preprocess is not None:
         found = apply(backbone.preprocess, {"image_size": size} | dict(usual))
         notes.append(f"images are preprocessed as for these weights: {found}")
     elif started:
