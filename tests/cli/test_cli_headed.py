@@ -94,6 +94,15 @@ def test_export(folder: Path, photo: Path, tmp_path: Path) -> None:
     assert main(["predict", str(tmp_path / "model.onnx"), str(photo)]) == 0
 
 
+def test_a_picture_that_is_too_long(tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    headed_folder("EoMT, windows", tmp_path)
+    Image.new("RGB", (60_000, 1)).save(tmp_path / "long.png")
+    assert main(["predict", str(tmp_path), str(tmp_path / "long.png"), str(photo)]) == 2
+    told = capsys.readouterr()
+    assert "too long" in told.out + told.err
+    assert f"{photo}: " in told.out  # the other one is answered
+
+
 def test_a_damaged_processor_is_an_error(tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     headed_folder("DPT", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"do_resize": false}')

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from vitrail.data.own_size import Edges
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets.mask_target import MaskTarget
-from vitrail.errors import Unsupported
+from vitrail.errors import InputError, Unsupported
 from vitrail.models.checkpoint.headed.processor import Processing
 from vitrail.models.registry import create
 from vitrail.runs import pictures
-from vitrail.runs.pictures import likeliest, padded_batch, pictures_of, window_starts
+from vitrail.runs.pictures import Pictures, likeliest, padded_batch, pictures_of, window_starts
 from vitrail.tasks.segment import SegmentConfig
 
 
@@ -42,11 +42,29 @@ def test_padding_is_right_and_below() -> None:
     assert torch.equal(padded, valid[:, None].float().expand(-1, 3, -1, -1))
 
 
-def test_what_takes_no_padding() -> None:
+@pytest.fixture
+def reader() -> Pictures:
     target = MaskTarget(classes=("a", "b"))
     task = SegmentConfig().build(create("pvt_v2_b0", image_size=64, num_classes=0), {target.field: target})
-    how = Processing(preprocess=Preprocess(image_size=(64, 64)), own_size=Edges(shortest=64))
-    reader = pictures_of(task, how)
-    some = [torch.zeros(3, 80, 100, dtype=torch.uint8), torch.zeros(3, 100, 80, dtype=torch.uint8)]
+    return pictures_of(task, Processing(preprocess=Preprocess(image_size=(64, 64)), own_size=Edges(shortest=64)))
+
+
+def grey(height: int, width: int) -> torch.Tensor:
+    return torch.full((3, height, width), 99, dtype=torch.uint8)
+
+
+def test_what_takes_no_padding(reader: Pictures) -> None:
     with pytest.raises(Unsupported, match="sizes"):
-        reader.outputs(some, pad=True)
+        reader.outputs([grey(80, 100), grey(100, 80)], pad=True)
+
+
+def test_answers_do_not_depend_on_other_pictures(reader: Pictures) -> None:
+    alone, again = reader.outputs([grey(80, 100)]), reader.outputs([grey(100, 80), grey(80, 100), grey(70, 70)])
+    assert again[1]["confidence"].shape == (1, 80, 100)
+    torch.testing.assert_close(again[1], alone[0])
+
+
+def test_a_picture_that_would_become_huge(reader: Pictures) -> None:
+    assert reader.refusal(grey(80, 100)) is None
+    with pytest.raises(InputError, match="long"):
+        reader.outputs([grey(1, 60_000)])

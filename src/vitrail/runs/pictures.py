@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.errors import Unsupported
+from vitrail.errors import InputError, Unsupported
 from vitrail.layers.boxes import precise
 from vitrail.models.checkpoint.headed.processor import Processing
 from vitrail.models.heads.eomt import Eomt
@@ -24,6 +24,7 @@ from vitrail.tasks.task import Task
 
 Outputs = dict[str, Tensor]
 Size = tuple[int, int]
+_LARGEST = 1 << 26  # pixels of an input
 _STRIP = 1 << 26  # numbers in memory at once, where the logits of all classes are enlarged
 
 
@@ -40,7 +41,11 @@ class Pictures(ABC):
         Pictures that have the same size for the model are computed together. With `pad` all are, padded to the largest
         of them, as Hugging Face does it: what the model says of one then depends a little on the others.
         """
-        images = [self.fitted(picture) for picture in pictures]
+        images = []
+        for picture in pictures:
+            if (reason := self.refusal(picture)) is not None:
+                raise InputError(reason)
+            images.append(self.fitted(picture))
         groups: dict[tuple[int, ...], list[int]] = {}
         for index, image in enumerate(images):
             groups.setdefault(() if pad else tuple(image.shape), []).append(index)
@@ -53,6 +58,16 @@ class Pictures(ABC):
         finally:
             self.task.train(learning)
         return [{name: values.float() for name, values in found[index].items()} for index in range(len(pictures))]
+
+    def refusal(self, picture: Tensor) -> str | None:
+        """Why a picture cannot be read: it is so long and narrow that it would become huge; None if it can be."""
+        own, (height, width) = self.processing.own_size, picture.shape[1:]
+        if own is None or math.prod(size := own.of(height, width)) <= _LARGEST:
+            return None
+        return (
+            f"the picture has {width} x {height} pixels, which would be resized to {size[1]} x {size[0]}: too long; "
+            "cut it into parts"
+        )
 
     def fitted(self, picture: Tensor) -> Tensor:
         """The input for a picture, normalised: uint8 C H W -> float 1 c h w."""

@@ -130,10 +130,14 @@ def _of_pictures(model: Predictor, batch: Sequence[Read], asked: Asked) -> Itera
     """Each picture at a size of its own; answers are in its pixels already."""
     reader = whole_pictures(model)
     assert reader is not None  # noqa: S101  (the caller looked)
-    found = iter(reader.outputs([read.picture for read in batch if read.picture is not None]))
-    for read in batch:
+    refused = [None if read.picture is None else reader.refusal(read.picture) for read in batch]
+    some = [read.picture for read, reason in zip(batch, refused, strict=True) if reason is None]
+    found = iter(reader.outputs([picture for picture in some if picture is not None]))
+    for read, reason in zip(batch, refused, strict=True):
         if read.picture is None:
             yield Prediction(read.name, error=read.error)
+        elif reason is not None:
+            yield Prediction(read.name, error=f"{read.name}: {reason}")
         elif not all(finite_rows(outputs := next(found))):
             yield Prediction(read.name, error=not_finite(model, read.name))
         else:

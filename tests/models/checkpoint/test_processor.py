@@ -57,7 +57,9 @@ def test_squares_in_windows_or_padded(tmp_path: Path) -> None:
     size = {"shortest_edge": 64, "longest_edge": None}
     found = processing(tmp_path, {"size": size, "do_split_image": True}, model_type="eomt")
     assert (found.windows, found.padded, found.preprocess.image_size) == (True, False, (64, 64))
-    assert processing(tmp_path, {"size": size, "do_pad": True}, model_type="eomt").padded
+    padded = processing(tmp_path, {"size": size, "do_pad": True}, model_type="eomt")
+    assert padded.padded
+    assert padded.own_size == Edges(shortest=64, longest=64)  # it must fit into the square
 
 
 def test_without_a_file(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,8 @@ def _processing(about: Mapping[str, Any], config: Mapping[str, Any], image_size:
     if isinstance(own_size, tuple) or image_size is not None:
         return Processing(preprocess=preprocess)
     windows = kind == "eomt" and bool(about.get("do_split_image"))
+    if kind == "eomt" and isinstance(own_size, Edges):  # windows and squares have the shorter side of `size`
+        own_size = replace(own_size, longest=None if windows else own_size.shortest)
     return Processing(preprocess=preprocess, own_size=own_size, windows=windows, padded=kind == "eomt" and not windows)
 
 
