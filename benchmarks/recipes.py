@@ -1,4 +1,4 @@
-"""Measures recipes: runs a chain of recipes and reports the test accuracy, for each seed.
+"""Measures recipes: runs a chain of recipes and reports the test metric (accuracy, AP, mIoU), for each seed.
 
 python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
 
@@ -22,7 +22,7 @@ import vitrail
 
 
 def measure(
-    recipes: list[str], data: str, *, seed: int, val: float, folder: Path, start: str | Path | None
+    recipes: list[str], data: str, *, seed: int, val: float | None, folder: Path, start: str | Path | None
 ) -> dict[str, Any]:
     began, run = time.perf_counter(), None
     for recipe in recipes:
@@ -31,12 +31,14 @@ def measure(
         start = place
     if run is None:
         raise SystemExit("pass at least one recipe")
+    metric = run.task.best_metric
     return {
         "seed": seed,
         "seconds": round(time.perf_counter() - began, 1),
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
-        "validation": run.metrics["accuracy"],
-        "test": run.metrics.get("test_accuracy"),
+        "validation": run.metrics[metric],
+        "test": run.metrics.get(f"test_{metric}"),
+        "metric": metric,
     }
 
 
@@ -45,7 +47,9 @@ def main() -> None:
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--data", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--val", type=float, default=0.02, help="share of the training images that is held out")
+    parser.add_argument(
+        "--val", type=float, help="share of the images that is held out; by default the data's own split"
+    )
     parser.add_argument("--from", dest="start", help="weights with which the first recipe begins")
     parser.add_argument("--out", type=Path, help="keep the runs here")
     parser.add_argument("--json", type=Path)
@@ -64,7 +68,7 @@ def main() -> None:
     Console(width=100).print(table)
     tests = [row["test"] for row in rows if row["test"] is not None]
     if tests:
-        print(f"median test accuracy {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
+        print(f"median test {rows[0]['metric']} {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
     if arguments.json:
         record(arguments.json, " > ".join(arguments.recipes), Path(arguments.data).name, rows)
 
@@ -74,9 +78,9 @@ def record(file: Path, chain: str, data: str, rows: list[dict[str, Any]]) -> Non
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     seeds = {row["seed"] for row in rows}
     known = json.loads(file.read_text()) if file.exists() else []
-    kept = [row for row in known if (row["recipes"], row["seed"]) not in {(chain, seed) for seed in seeds}]
+    kept = [row for row in known if (row["recipes"], row["data"]) != (chain, data) or row["seed"] not in seeds]
     fresh = [{"recipes": chain, "data": data, **row, "device": where, "torch": torch.__version__} for row in rows]
-    lines = [json.dumps(row) for row in sorted(kept + fresh, key=lambda row: (row["recipes"], row["seed"]))]
+    lines = [json.dumps(row) for row in sorted(kept + fresh, key=lambda row: (row["recipes"], row["data"], row["seed"]))]
     file.write_text("[\n" + ",\n".join(f"  {line}" for line in lines) + "\n]\n")
 
 

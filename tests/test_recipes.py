@@ -20,7 +20,8 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "recipes.json"
 def test_a_recipe_is_valid_and_its_header_has_command_hardware_seed_and_result(name: str) -> None:
     options, _, spec = split_spec(read_recipe(name))
     config = change(TrainConfig(), options)
-    assert spec.kind == ("mae" if name.endswith("-mae") else None)
+    kinds = {"mae": "mae", "rtdetr": "detect", "segformer": "segment"}
+    assert spec.kind == kinds.get(name.rsplit("-", 1)[-1])
     header = recipe_text(name).split("\nmodel:")[0]
     for word in ("command:", "hardware:", "seed:", "result:"):
         assert word in header, word
@@ -47,6 +48,8 @@ def test_the_recipes_of_the_package() -> None:
         "cifar10-conv",
         "cifar10-conv-mae",
         "finetune",
+        "bccd-rtdetr",
+        "camvid-segformer",
     }
     assert expected <= set(list_recipes())
 

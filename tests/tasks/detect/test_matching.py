@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from vitrail.tasks.detect.matching import Costs, Truth, assign, costs
+from vitrail.tasks.detect.matching import Costs, Truth, assign, assign_all, costs
 
 
 def values(*rows, size=(80, 100), most=4):
@@ -81,3 +81,11 @@ def test_the_matching_is_part_of_one_compiled_graph() -> None:
     cost, valid = torch.rand(2, 3, 5, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]], dtype=torch.bool)
     compiled = torch.compile(lambda cost, valid: assign(2 * cost, valid) + 1, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(cost, valid), assign(cost, valid) + 1)
+
+
+def test_several_sets_are_solved_as_each_alone():
+    torch.manual_seed(0)
+    costs = [torch.rand(3, 2, 5, 4), torch.rand(1, 2, 9, 4), torch.rand(2, 2, 6, 8)]
+    valid = [torch.rand(2, 4) > 0.3, torch.rand(2, 4) > 0.3, torch.rand(2, 8) > 0.5]
+    for one, cost, real in zip(assign_all(costs, valid), costs, valid, strict=True):
+        assert torch.equal(one, assign(cost, real))

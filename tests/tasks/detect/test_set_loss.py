@@ -9,7 +9,7 @@ from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
 
 from vitrail.models.heads.detector import Boxes, Noised
 from vitrail.tasks.detect.matching import Costs, Truth
-from vitrail.tasks.detect.set_loss import SetLoss, weighted
+from vitrail.tasks.detect.set_loss import SetLoss, matched, weighted
 
 LAYERS, IMAGES, QUERIES, CLASSES, MOST = 3, 3, 9, 4, 6
 
@@ -41,9 +41,9 @@ def test_is_that_of_hugging_face(softmax):
     options = config(num_labels=CLASSES, auxiliary_loss=True, decoder_layers=LAYERS)
     expected, parts, _ = peer(logits[-1], labels, "cpu", boxes[-1], options, logits, boxes)
     loss = SetLoss("softmax" if softmax else "focal", Costs(1.0, 5.0, 2.0))
-    found = loss.matched(Boxes(logits, boxes), truth)
+    found = matched([(loss, Boxes(logits, boxes), truth)])[0]
     torch.testing.assert_close(weighted(found, loss.weights), expected)
-    last = loss.matched(Boxes(logits[-1:], boxes[-1:]), truth)
+    last = matched([(loss, Boxes(logits[-1:], boxes[-1:]), truth)])[0]
     for ours, theirs in (("class_loss", "loss_ce"), ("box_loss", "loss_bbox"), ("giou_loss", "loss_giou")):
         torch.testing.assert_close(last[ours], parts[theirs])
 
@@ -60,7 +60,7 @@ def perfect(truth):
 @pytest.mark.parametrize("kind", ["focal", "varifocal"])
 def test_the_truth_costs_nothing(kind):
     truth, _ = made()
-    found = SetLoss(kind).matched(perfect(truth), truth)
+    found = matched([(SetLoss(kind), perfect(truth), truth)])[0]
     assert float(weighted(found, Costs())) == pytest.approx(0, abs=1e-4)
 
 
@@ -80,11 +80,13 @@ def test_images_that_were_not_annotated_teach_nothing(kind):
     truth, boxes = made()
     logits = torch.randn(LAYERS, IMAGES, QUERIES, CLASSES + (kind == "softmax"), requires_grad=True)
     unknown = truth._replace(known=torch.tensor([True, True, False]))
-    found = SetLoss(kind).matched(Boxes(logits, boxes), unknown)
+    found = matched([(SetLoss(kind), Boxes(logits, boxes), unknown)])[0]
     (gradient,) = torch.autograd.grad(weighted(found, Costs()), logits)
     assert not gradient[:, 2].any()
     assert gradient[:, 1].any(), "an image without objects does"
-    nothing = SetLoss(kind).matched(Boxes(logits, boxes), truth._replace(known=torch.zeros(IMAGES, dtype=torch.bool)))
+    nothing = matched(
+        [(SetLoss(kind), Boxes(logits, boxes), truth._replace(known=torch.zeros(IMAGES, dtype=torch.bool)))]
+    )[0]
     assert weighted(nothing, Costs()).item() == 0
 
 

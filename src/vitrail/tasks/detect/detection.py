@@ -17,6 +17,7 @@ from vitrail.errors import ConfigError
 from vitrail.layers.boxes import inverse_sigmoid, iou, precise, to_corners
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DeformableDetrConfig, Detections, Detector, DetectorConfig
+from vitrail.models.heads.detector import Boxes
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 from vitrail.tasks.dense import DenseConfig
@@ -28,7 +29,7 @@ from vitrail.tasks.detect.cross_attention import cross_attention
 from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
 from vitrail.tasks.detect.matching import Costs, Truth
-from vitrail.tasks.detect.set_loss import ClassLoss, Losses, SetLoss, weighted
+from vitrail.tasks.detect.set_loss import ClassLoss, SetLoss, matched, weighted
 from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, require_finite
 
 _FIRST_THRESHOLD = 0.5  # until a validation chose one
@@ -116,23 +117,23 @@ class Detect(Task):
             noise = {"label_noise": config.label_noise, "box_noise": config.box_noise}
             noisy = noised(truth, count, len(self.classes), **noise)
         found = self.head(self.backbone.features(batch.images), noisy)
-        main = self.criterion.matched(found.found, truth)
-        others = self._others(found, truth)
+        main, *others = matched(self._sets(found, truth))
         if found.noised is not None and noisy is not None:
             others.append(self.criterion.denoised(found.noised, noisy))
         total = sum((weighted(one, self.criterion.weights) for one in others), weighted(main, self.criterion.weights))
         layers = len(found.found.logits)
         return {"loss": total} | {name: value.detach() / layers for name, value in main.items()}
 
-    def _others(self, found: Detections, truth: Truth) -> list[Losses]:
-        losses = []
+    def _sets(self, found: Detections, truth: Truth) -> list[tuple[SetLoss, Boxes, Truth]]:
+        """Queries that are matched with true boxes, those of the answer first."""
+        sets = [(self.criterion, found.found, truth)]
         if found.proposals is not None:
-            focal = self.criterion._replace(kind="focal")
             binary = found.proposals.logits.shape[-1] == 1
-            losses.append(focal.matched(found.proposals, truth.without_class() if binary else truth))
+            focal = self.criterion._replace(kind="focal")
+            sets.append((focal, found.proposals, truth.without_class() if binary else truth))
         if found.extra is not None:
-            losses.append(self.criterion.matched(found.extra, truth.repeated(self.config.head.repeat)))
-        return losses
+            sets.append((self.criterion, found.extra, truth.repeated(self.config.head.repeat)))
+        return sets
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The best boxes: corners B N 4 in pixels of the images, scores and class numbers B N."""

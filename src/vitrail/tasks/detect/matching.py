@@ -1,6 +1,7 @@
 """Which query answers for which true box: the assignment of least cost (DETR, arXiv:2005.12872)."""
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -71,31 +72,50 @@ def assign(cost: Tensor, valid: Tensor) -> Tensor:
     Every real box has one query, and all of them together cost least. Where there are more boxes than queries, those
     that would cost most have none.
     """
-    return torch.ops.vitrail.match_boxes(cost, valid)
+    return assign_all([cost], [valid])[0]
+
+
+def assign_all(costs: Sequence[Tensor], valid: Sequence[Tensor]) -> list[Tensor]:
+    """`assign` for several sets of queries: a GPU waits for the CPU once, not once for each."""
+    found: list[Tensor] = torch.ops.vitrail.match_boxes(list(costs), list(valid))
+    return found
 
 
 # An operator of its own, so that torch.compile keeps the loss in one graph: the matching itself runs on the CPU.
-torch.library.define("vitrail::match_boxes", "(Tensor cost, Tensor valid) -> Tensor")
+torch.library.define("vitrail::match_boxes", "(Tensor[] costs, Tensor[] valid) -> Tensor[]")
 
 
 @torch.library.impl("vitrail::match_boxes", "CompositeExplicitAutograd")
-def _match_boxes(cost: Tensor, valid: Tensor) -> Tensor:
+def _match_boxes(costs: Sequence[Tensor], valid: Sequence[Tensor]) -> list[Tensor]:
     solve = _solver()
     # Infinite costs would make the problem unsolvable; such a query is taken only where there is no other.
-    matrix = cost.float().nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6).cpu().numpy()
-    real = [row.nonzero()[0] for row in valid.cpu().numpy()]
+    flat = torch.cat([cost.float().flatten() for cost in costs]).nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6)
+    real = torch.cat([one.flatten() for one in valid])
+    matrices, rows = _split(flat.cpu(), costs), _split(real.cpu(), valid)
+    found = [_solved(matrix, row, solve) for matrix, row in zip(matrices, rows, strict=True)]
+    flat_found = torch.cat([one.flatten() for one in found]).to(costs[0].device)
+    return [one.clone() for one in _split(flat_found, found)]
+
+
+def _split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    return [part.view_as(one) for part, one in zip(flat.split([one.numel() for one in like]), like, strict=True)]
+
+
+def _solved(cost: Tensor, valid: Tensor, solve: Any) -> Tensor:
+    """The assignment of one set of queries, on the CPU: L B Q M, B M -> L B Q."""
+    real = [row.nonzero()[0] for row in valid.numpy()]
     found = torch.full(cost.shape[:3], -1, dtype=torch.int64)
-    for layer, images in enumerate(matrix):
+    for layer, images in enumerate(cost.numpy()):
         for image, square in enumerate(images):
             if len(real[image]):
                 queries, boxes = solve(square[:, real[image]])
                 found[layer, image, torch.from_numpy(queries)] = torch.from_numpy(real[image][boxes])
-    return found.to(cost.device)
+    return found
 
 
 @torch.library.register_fake("vitrail::match_boxes")  # type: ignore[untyped-decorator]
-def _match_boxes_shape(cost: Tensor, valid: Tensor) -> Tensor:
-    return cost.new_empty(cost.shape[:3], dtype=torch.int64)
+def _match_boxes_shape(costs: Sequence[Tensor], valid: Sequence[Tensor]) -> list[Tensor]:
+    return [cost.new_empty(cost.shape[:3], dtype=torch.int64) for cost in costs]
 
 
 def _solver() -> Any:

@@ -1,5 +1,6 @@
 """The loss of a set of boxes: classes of all queries, distance and overlap of those that answer for a true box."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from vitrail.layers.boxes import generalised_iou, iou, precise, to_corners
 from vitrail.models.heads.detector import Boxes, Noised
-from vitrail.tasks.detect.matching import Costs, Truth, assign, costs
+from vitrail.tasks.detect.matching import Costs, Truth, assign_all, costs
 
 ClassLoss = Literal["focal", "varifocal", "softmax"]
 Losses = dict[str, Tensor]
@@ -37,10 +38,9 @@ class SetLoss(NamedTuple):
     alpha: float = 0.25
     gamma: float = 2.0
 
-    def matched(self, found: Boxes, truth: Truth) -> Losses:
-        """The losses after matching each layer by itself, summed over layers."""
-        cost = costs(found.logits, found.boxes, truth, self.weights, softmax=self.kind == "softmax")
-        return self.assigned(found, truth, assign(cost, truth.valid & truth.known[:, None]))
+    def costs(self, found: Boxes, truth: Truth) -> Tensor:
+        """The costs of matching each layer by itself: L B Q M."""
+        return costs(found.logits, found.boxes, truth, self.weights, softmax=self.kind == "softmax")
 
     def assigned(self, found: Boxes, truth: Truth, match: Tensor) -> Losses:
         """The losses of queries that answer for the true boxes `match` L B Q, -1 for none."""
@@ -91,6 +91,15 @@ class SetLoss(NamedTuple):
             weight = (self.alpha * hot + (1 - self.alpha) * (1 - hot)) * miss**self.gamma
         loss = F.binary_cross_entropy_with_logits(logits, scores, reduction="none") * weight
         return (loss.sum(dim=-1) * wanted.counted).sum() / wanted.total
+
+
+def matched(sets: Sequence[tuple[SetLoss, Boxes, Truth]]) -> list[Losses]:
+    """The losses of sets of boxes after matching, each summed over its layers."""
+    matches = assign_all(
+        [loss.costs(found, truth) for loss, found, truth in sets],
+        [truth.valid & truth.known[:, None] for _, _, truth in sets],
+    )
+    return [loss.assigned(found, truth, match) for (loss, found, truth), match in zip(sets, matches, strict=True)]
 
 
 def weighted(losses: Losses, weights: Costs) -> Tensor:
