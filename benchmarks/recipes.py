@@ -80,7 +80,8 @@ def record(file: Path, chain: str, data: str, rows: list[dict[str, Any]]) -> Non
     known = json.loads(file.read_text()) if file.exists() else []
     kept = [row for row in known if (row["recipes"], row["data"]) != (chain, data) or row["seed"] not in seeds]
     fresh = [{"recipes": chain, "data": data, **row, "device": where, "torch": torch.__version__} for row in rows]
-    lines = [json.dumps(row) for row in sorted(kept + fresh, key=lambda row: (row["recipes"], row["data"], row["seed"]))]
+    rows = sorted(kept + fresh, key=lambda row: (row["recipes"], row["data"], row["seed"]))
+    lines = [json.dumps(row) for row in rows]
     file.write_text("[\n" + ",\n".join(f"  {line}" for line in lines) + "\n]\n")
 
 
