@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from support.registered import randomise, variants
+from support.whole_graph import compiled_whole
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -227,11 +228,13 @@ def test_gradients_have_gradients(case):
         assert torch.autograd.gradgradcheck(lambda x: layer(x, (1, 2)), (tokens,), fast_mode=True)
 
 
-@every_case
-def test_compiles_whole(case):
+VARIANTS = {name: case for name, case in CASES.items() if case not in KINDS}
+QUICK = {name: case for name, case in CASES.items() if case in KINDS}
+
+
+def compile_case(case: tuple) -> None:
     layer, tokens = make(case), draw()
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    compiled = compiled_whole(layer)
     torch.testing.assert_close(compiled(tokens, GRID), layer(tokens, GRID))
 
 
@@ -242,6 +245,17 @@ def exported(case: tuple, size: torch.export.Dim | None) -> None:
     torch.testing.assert_close(program(more, GRID), layer(more, GRID))
 
 
+@every(QUICK)
+def test_compiles_whole(case):
+    compile_case(case)
+
+
+@pytest.mark.slow
+@every(VARIANTS)
+def test_variants_compile_whole(case):  # that they can be traced is seen by their export, below
+    compile_case(case)
+
+
 @every_case
 def test_exports(case):
     # Symbols take time: a kind as it stands has them, and its variants take the batch that they were exported with.
@@ -249,7 +263,7 @@ def test_exports(case):
 
 
 @pytest.mark.slow
-@every({name: case for name, case in CASES.items() if case not in KINDS})
+@every(VARIANTS)
 def test_variants_export_with_any_batch(case):
     exported(case, torch.export.Dim("batch"))
 

@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from support.registered import randomise, variants
+from support.whole_graph import compiled_whole
 from torch import Tensor, nn
 
 from vitrail.errors import InputError
@@ -108,8 +109,7 @@ def test_bfloat16_is_near_float32(name):
 @every_layer
 def test_compiles_whole(name):
     layer, arguments = layer_of(name)
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    compiled = compiled_whole(layer)
     torch.testing.assert_close(compiled(*arguments), layer(*arguments))
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from support.registered import pictures, randomise, tiny, variants
+from support.whole_graph import compiled_whole
 from torch import Tensor
 
 from vitrail.errors import ResampledNotice
@@ -101,8 +102,7 @@ def test_state_dict_holds_what_is_learned(config):
 @pytest.mark.parametrize("grid", [GRID, OTHER], ids=["own", "other"])
 def test_compiles_whole(config, grid):
     layer = make(config)
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    compiled = compiled_whole(layer)
     torch.testing.assert_close(compiled(zeros(grid=grid), grid), layer(zeros(grid=grid), grid))
 
 

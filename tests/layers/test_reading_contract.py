@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.deformable_loops import read_by_hand
 from support.registered import randomise
+from support.whole_graph import compiled_whole
 from torch import Tensor, nn
 
 from vitrail.layers import attention
@@ -206,8 +207,7 @@ def test_state_dict_keeps_it(case):
 @torch.no_grad()
 def test_compiles_whole(case):
     layer, inputs = drawn(case, padded=True)
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    compiled = compiled_whole(layer)
     torch.testing.assert_close(compiled(*inputs), layer(*inputs))
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from support import cost_formula as formula
 from support.registered import pictures, tiny
+from support.whole_graph import compiled_whole
 from torch import Tensor
 
 import vitrail
@@ -220,8 +221,7 @@ def to_trace(reduce, **changes) -> Backbone:
 def test_compiles_whole_and_exports_with_any_batch(reduce):
     model = to_trace(reduce)
     images = pictures(model, 3)
-    torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))
+    torch.testing.assert_close(compiled_whole(model)(images), model(images))
     check_exports(model, strict=False)  # as `vitrail export` does
 
 
@@ -237,11 +237,12 @@ def check_exports(model, *, strict):
     torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("reduce", [MERGE, PRUNE], ids=["merge", "prune"])
+@pytest.mark.parametrize(
+    "reduce", [pytest.param(MERGE, id="merge"), pytest.param(PRUNE, id="prune", marks=pytest.mark.slow)]
+)
 def test_training_compiles_whole(reduce):
     model = to_trace(reduce, patch_drop=0.5).train()
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = compiled_whole(model, backend="aot_eager")
     compiled(pictures(model)).square().sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.registered import randomise
+from support.whole_graph import compiled_whole
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -235,8 +236,7 @@ def test_shifted_and_padded_windows_compile_export_and_take_bfloat16(options, pa
     attention = layer(grid, prefix=1, block=1, size=(2, 3), padding=padding, **options).float()
     tokens = draw(grid, 1).float()
     expected = attention(tokens, grid)
-    torch._dynamo.reset()
-    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    compiled = compiled_whole(attention)
     torch.testing.assert_close(compiled(tokens, grid), expected)
     shapes = ({0: torch.export.Dim("batch")}, (None, None))
     program = torch.export.export(attention, (tokens, grid), dynamic_shapes=shapes).module()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 from torch import nn
 
@@ -23,7 +23,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     # timm's 0.79 GMACs of the smallest but one are 0.78 by our count, which leaves norms out.
     check_published(name, PUBLISHED[name], tolerance=0.015)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import tiny
 
 from vitrail.errors import InputError
@@ -15,7 +15,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_has_the_published_size(name):
     check_published(name, PUBLISHED[name])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.deformable_loops import by_hand
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import randomise
 from torch import Tensor
 
@@ -31,7 +31,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     published, tolerance = PUBLISHED[name]
     check_published(name, published, tolerance)

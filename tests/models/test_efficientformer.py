@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.peers import timm
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 
 import vitrail
@@ -21,7 +21,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", EFFICIENTFORMER.presets)
+@sizes(EFFICIENTFORMER.presets)
 def test_published_size(name):
     check_published(name, PUBLISHED[name])
 

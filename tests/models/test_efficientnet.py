@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import randomise
 from torch import nn
 
@@ -25,7 +25,7 @@ PUBLISHED = {  # the paper's table 2 rounds these, and counts B2 at 260 pixels
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     check_published(name, PUBLISHED[name])
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from parity.compare import randomise, relative_error
 from support.peers import timm
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
+from support.undrawn import without_data
 from timm.utils import reparameterize_model
 from torch import nn
 
@@ -32,14 +33,14 @@ PUBLISHED = {
 SMALL = {"layers": (1, 1, 2, 1), "embed_dims": (32, 32, 64, 64), "num_classes": 7}
 
 
-@pytest.mark.parametrize("name", FASTVIT.presets)
+@sizes(FASTVIT.presets)
 def test_published_size(name):
     check_published(name, PUBLISHED[name])
 
 
 @pytest.mark.parametrize("name", FASTVIT.presets)
 def test_fused_size_is_that_of_timm(name):
-    with torch.device("meta"):
+    with without_data():
         model = FastViT(dataclasses.replace(FASTVIT.presets[name].config, fused=True))
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     # Here the norms of the MLPs and of attention go too, which timm keeps.

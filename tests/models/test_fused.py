@@ -6,6 +6,7 @@ import pytest
 import torch
 from parity.compare import randomise
 from support.registered import pictures, tiny, to_trace
+from support.whole_graph import compiled_whole
 from torch import nn
 
 import vitrail
@@ -81,8 +82,7 @@ WHOLE = [pytest.param(name, {}, id=f"{name}-whole", marks=pytest.mark.slow) for 
 def test_fused_models_compile_export_and_take_a_new_head(name, changes):
     model = randomise(tiny(name, **changes)).fuse()
     images = pictures(model)
-    torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))
+    torch.testing.assert_close(compiled_whole(model)(images), model(images))
     program = torch.export.export(model, (images,)).module()
     torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
     model.reset_head(3)

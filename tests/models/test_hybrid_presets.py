@@ -6,7 +6,7 @@ import pytest
 import torch
 from parity.compare import randomise
 from support.peers import timm
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import tiny
 
 import vitrail
@@ -25,7 +25,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     check_published(name, PUBLISHED[name], tolerance=0.03)
 

@@ -1,4 +1,4 @@
-"""Every family learns: its smallest size fits 128 real images in a bounded number of steps."""
+"""Every family learns: its smallest size fits 64 real images in a bounded number of steps."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from vitrail.config import apply
 from vitrail.data.sources.embedded import read_embedded
 from vitrail.models.registry import build, resolve
 
-IMAGES, STEPS, BATCH, EVERY = 128, 300, 64, 5
+IMAGES, STEPS, BATCH, EVERY = 64, 300, 32, 5
 
 
 @pytest.fixture(scope="module")
 def pictures() -> tuple[Tensor, Tensor]:
     data = read_embedded().train
-    images = torch.stack([data.read(index) for index in range(IMAGES)]).float() / 127.5 - 1  # 128 1 28 28
+    images = torch.stack([data.read(index) for index in range(IMAGES)]).float() / 127.5 - 1  # 64 1 28 28
     images = F.pad(images, (2, 2, 2, 2), value=-1.0)
     return images.to(memory_format=torch.channels_last), data.targets["label"][:IMAGES]
 

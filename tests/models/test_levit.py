@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 from torch import nn
 
@@ -33,7 +33,7 @@ def seen(model: Backbone) -> Backbone:
     return model
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_has_the_published_size(name):
     check_published(name, PUBLISHED[name])
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 
 from vitrail.errors import ConfigError, InputError
@@ -35,7 +35,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", METAFORMER.presets)
+@sizes(METAFORMER.presets)
 def test_published_size(name):
     check_published(name, PUBLISHED[name])
 

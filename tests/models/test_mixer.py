@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 
 from vitrail.errors import ConfigError, InputError, Unsupported
@@ -20,7 +20,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", MIXER.presets)
+@sizes(MIXER.presets)
 def test_published_size(name):
     check_published(name, PUBLISHED[name])
 

@@ -21,6 +21,7 @@ from support.registered import (
     to_trace,
 )
 from support.undrawn import without_data
+from support.whole_graph import compiled_whole
 
 from vitrail.config import from_dict, to_dict
 from vitrail.errors import InputError, Unsupported
@@ -194,9 +195,7 @@ def test_checkpointing_gives_the_same_gradients(name):
 
 
 def compiles(model: Backbone, images: torch.Tensor) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(images), model(images))
+    torch.testing.assert_close(compiled_whole(model)(images), model(images))
 
 
 def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
@@ -211,11 +210,9 @@ ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 
 @every_design
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_compiles_and_exports_at_two_sizes(name):
-    changes = to_trace(name)
-    own, other = tiny(name, **changes), resized(name, **changes)
-    compiles(own, pictures(own))
-    exports(other, pictures(other))
+def test_compiles_at_another_size(name):
+    model = resized(name, **to_trace(name))
+    compiles(model, pictures(model))
 
 
 @pytest.mark.slow
@@ -264,13 +261,12 @@ def test_exported_features_are_named(name, changes):
     torch.testing.assert_close(found.patches, model.features(images).patches)
 
 
-@a_few
+@pytest.mark.parametrize(("name", "changes"), [CUT[0], *WHOLE])
 def test_compiled_gradients_are_the_same(name, changes):
     model = tiny(name, **changes).train()
     images = pictures(model)
     expected = gradients(model, images)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = compiled_whole(model, backend="aot_eager")
     model.zero_grad()
     compiled(images).square().sum().backward()
     found = {name: parameter.grad for name, parameter in model.named_parameters()}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.peers import timm
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, randomise, tiny
 
 import vitrail
@@ -20,7 +20,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_sizes_are_the_published_ones(name):
     check_published(name, PUBLISHED[name])
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import randomise, tiny
 
 from vitrail.errors import ConfigError, InputError
@@ -27,7 +27,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_has_the_published_size(name):
     # The paper rounds 1.93 to 1.9.
     check_published(name, PUBLISHED[name], tolerance=0.02 if name == "pvt_tiny" else 0.01)

@@ -5,7 +5,7 @@ import torch
 from parity.compare import randomise
 from safetensors.torch import save_file
 from support.peers import torchvision
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 
 import vitrail
@@ -21,7 +21,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     check_published(name, PUBLISHED[name])
 

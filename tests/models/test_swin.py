@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, tiny
 
 import vitrail
@@ -27,7 +27,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_sizes_are_the_published_ones(name):
     check_published(name, PUBLISHED[name])
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.published import Published, check_published
+from support.published import Published, check_published, sizes
 from support.registered import pictures, randomise, tiny
 
 from vitrail.errors import ConfigError
@@ -25,7 +25,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@sizes(PUBLISHED)
 def test_published_sizes(name):
     check_published(name, PUBLISHED[name], tolerance=0.02 if "nano" in name else 0.01)
 

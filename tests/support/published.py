@@ -1,6 +1,9 @@
 """Published sizes against counted ones."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import pytest
 
 from vitrail.profiling.count import blank_images, count, named_or_given
 
@@ -11,6 +14,13 @@ class Published(NamedTuple):
     parameters: float
     gmacs: float
     source: str
+
+
+def sizes(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each name of a family; the first and the last always, those between with what is slow."""
+    first, *between, last = names
+    slow = (pytest.param(name, marks=pytest.mark.slow) for name in between)
+    return pytest.mark.parametrize("name", [first, *slow, last])
 
 
 def check_published(name: str, published: Published, tolerance: float = 0.01) -> None:
