@@ -32,7 +32,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    vitrail.save(tiny(num_classes=3), folder)
+    vitrail.save(tiny(num_classes=3, depth=1), folder)
     return str(folder)
 
 
