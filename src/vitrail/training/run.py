@@ -46,14 +46,14 @@ from vitrail.training.loop import Loop
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.step import own_stream
-from vitrail.training.task_choice import RENAMED, TaskChoice
+from vitrail.training.task_choice import RENAMED, SEVERAL, TaskChoice
 from vitrail.training.writable import write_barrier
 
 _NOTHING_TO_SHARD = (
     "--shard fsdp is ignored: FSDP needs more than one process; start them with torchrun --nproc-per-node N -m vitrail "
     "train ..."
 )
-_RUNS = Path("runs")  # where a run goes whose folder was not named
+RUNS = Path("runs")  # where a run goes whose folder was not named
 # What options of the command line are called here, where it is not their own name.
 _IN_PYTHON = {
     "out": "folder=",
@@ -61,6 +61,8 @@ _IN_PYTHON = {
     "log": "sinks=",
     "lr": 'optimiser={"lr": ...}',
     "layer_decay": 'optimiser={"layer_decay": ...}',
+    "goal": 'task={"goal": ...}',
+    "folds": "vitrail.training.folds.train_folds(data, folds=...)",
 }
 
 
@@ -99,7 +101,7 @@ class Run(TrainedModel):
         if task.output_names:
             shown = attention_section(task.explained(), found.first, preprocess=prepare, target=self._explained)
             sections += [] if shown is None else [shown]
-        name, about = name_model(self.config.model, self.config.options, self.backbone)
+        name, about = name_model(self.config.model, self.config.options, self.backbone, getattr(task, "head", None))
         outcome = Outcome(
             title=f"{self.folder.name}: {name} on {found.name}",
             model=about,
@@ -145,16 +147,17 @@ def _row(entry: Mapping[str, Any]) -> dict[str, float | None]:
 def train(
     data: Source | None = None, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None, folder: str | Path | None = None, resume: bool = False,
-    start: str | Path | None = None,
-    teacher: Teacher | None = None, val: str | Path | float | None = None, device: str | torch.device | None = None,
+    start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
+    group: str | None = None, fold: tuple[int, int] | None = None, device: str | torch.device | None = None,
     shard: Shard = "ddp", sinks: Sequence[Sink] = (), silent: bool = False, **changes: Any,
 ) -> Run:  # fmt: skip
     """Trains a model on data, gives back the best one; keywords change the recipe: epochs=20, optimiser={"lr": 1e-4}.
 
     `data` is anything that `open_data` knows; `task` is inferred from them where it is left out, and `label` names the
-    column of a table with the target. `start` names weights to fine-tune, `teacher` a model to learn from. `resume`
-    continues the run in `folder`, bit by bit as if it had never stopped. Under torchrun all processes train
-    together; one that torchrun restarted resumes by itself. What was chosen, and why, is printed.
+    column of a table with the target. `group` keeps images together that belong together: a column, a pattern of their
+    paths, or "duplicates"; `fold` (i, k) holds the i-th of k parts out as test images. `start` names weights to
+    fine-tune, `teacher` a model to learn from. `resume` continues the run in `folder`, bit by bit as if it had never
+    stopped. Under torchrun all processes train together; one that torchrun restarted resumes by itself.
     """
     _check_keywords(changes)
     where = choose_device(device)
@@ -168,10 +171,10 @@ def train(
             raise ConfigError("train needs data, or resume=True and the folder of a run")
         else:
             if world.main:
-                _check_folder(_RUNS if folder is None else Path(folder))
+                _check_folder(RUNS if folder is None else Path(folder))
             plan = make_plan(
                 data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val,
-                changes=changes,
+                group=group, fold=fold, changes=changes,
             )  # fmt: skip
             path = world.collect(_folder(folder, plan))[0]
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent) as logs:
@@ -197,7 +200,7 @@ def _check_keywords(changes: Mapping[str, Any]) -> None:
     """Refuses a keyword that neither `train` nor a recipe has, and names the one that was meant."""
     options = [field.name for field in fields(TrainConfig)]
     for name in changes:
-        if name not in options and name != RENAMED:
+        if name not in (*options, RENAMED, SEVERAL):
             raise ConfigError(f"{name} is not an option of train or of a recipe; {_hint(name, options)}")
 
 
@@ -267,7 +270,7 @@ def _folder(folder: str | Path | None, plan: Plan) -> Path:
         return Path(folder)
     name = f"{data_name(plan.data.train.name, plan.source)}-{plan.config.model}"
     name += "" if plan.schema else f"-{plan.task.kind}"
-    taken = [_RUNS / name, *(_RUNS / f"{name}-{number}" for number in range(2, 10_000))]
+    taken = [RUNS / name, *(RUNS / f"{name}-{number}" for number in range(2, 10_000))]
     return next(path for path in taken if not path.exists())
 
 

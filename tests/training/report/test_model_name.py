@@ -23,3 +23,8 @@ def test_a_model_is_called_by_its_size_where_options_changed_it():
 def test_options_that_leave_the_size_leave_the_name():
     model = vitrail.create("vit_tiny_patch16", image_size=32, num_classes=3, drop_path=0.1)
     assert name_model("vit_tiny_patch16", {"drop_path": 0.1}, model) == ("vit_tiny_patch16", "")
+
+
+def test_a_head_beside_the_model_is_named_with_its_size():
+    head = vitrail.create("vit_tiny_patch16", image_size=32, num_classes=3)
+    assert name_model("resnet18", {}, tiny(), head)[0].startswith("resnet18 with ViT of 5.4")
