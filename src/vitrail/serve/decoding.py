@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -29,13 +30,14 @@ from vitrail.errors import BrokenImage
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import FORMATS, ServeConfig
 from vitrail.serve.decoder import CHANNELS, receive_message, send_message
+from vitrail.serve.priority import lower_priority
 from vitrail.serve.turns import Turns
 from vitrail.serve.upload import File
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
-_NICE = 10  # a tenth of the processor where there is other work; with 19, other programs could starve it
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
-_DEMOTE_AFTER = 0.2  # seconds of processor time: then it gets less of the processor than all other work
+_DEMOTE_AFTER = 0.05  # seconds of processor time: then it has a lower priority
+_LONG_AFTER = 0.2  # seconds of processor time: then it takes long, and not all decoders may have such pictures
 _YIELD_AFTER = 1.0  # seconds of processor time after which a picture makes room for those of other requests
 _OTHERS_WAIT = 0.2  # seconds that another request must have waited for its first decoder
 _IDLE = 30.0  # seconds after which a decoder without work ends
@@ -186,8 +188,7 @@ class Decoder:
             if (error := give_up(seconds)) is not None:
                 raise error
             if seconds > _DEMOTE_AFTER and not self.demoted:
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
+                lower_priority(self.pid)
                 self.demoted = True
             if time.monotonic() > until:
                 raise TimeoutError
@@ -213,7 +214,7 @@ class _Job:
     owner: object
     future: "asyncio.Future[Any]"
     since: float = field(default_factory=time.monotonic)
-    long: bool = False  # whether it took more than `_DEMOTE_AFTER`
+    long: bool = False  # whether it took more than `_LONG_AFTER`
 
 
 class DecoderPool:
@@ -232,6 +233,7 @@ class DecoderPool:
         self._wake, self._closed = threading.Condition(), False
         self._threads: set[threading.Thread] = set()
         self._idle = 0
+        self._resizer = ThreadPoolExecutor(1, thread_name_prefix="resizing", initializer=lower_priority)
         fork_server(os.getpid()).prepare()
 
     async def decode(self, file: File, work: Callable[[Tensor], T], *, owner: object) -> T:
@@ -258,6 +260,7 @@ class DecoderPool:
             threads = list(self._threads)
         for thread in threads:
             thread.join()
+        self._resizer.shutdown()
 
     def _run(self) -> None:
         decoder: Decoder | None = None
@@ -290,7 +293,8 @@ class DecoderPool:
             decoder.end(kill=True)
 
     def _decoded(self, job: _Job, decoder: Decoder) -> Any:
-        return job.work(decoder.decode(job.file, functools.partial(self._give_up, job)))
+        pixels = decoder.decode(job.file, functools.partial(self._give_up, job))
+        return self._resizer.submit(job.work, pixels).result() if decoder.demoted else job.work(pixels)
 
     def _alive(self, decoder: Decoder | None) -> Decoder:
         if decoder is not None and decoder.demoted:
@@ -332,7 +336,7 @@ class DecoderPool:
         if job.future.cancelled():  # its client has left, or its time is over
             return _Cancelled()
         with self._wake:
-            if seconds > _DEMOTE_AFTER and not job.long:
+            if seconds > _LONG_AFTER and not job.long:
                 if self._long >= self._share:
                     return _Postponed()
                 job.long = True

@@ -1,11 +1,7 @@
 """/explain: how much each pixel of an image matters for one output of the model."""
 
 import asyncio
-import contextlib
 import functools
-import os
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,10 +16,9 @@ from vitrail.serve.batching import Computed, Overloaded
 from vitrail.serve.model import Explainer, ExplainMethod, ServedModel
 from vitrail.serve.overlay import blend, contrast, data_url, display_crop, overlay, png
 from vitrail.serve.predict import Decoded, Predictor, answer_of, describe, since
+from vitrail.serve.priority import lower_priority
 from vitrail.serve.request import Request
 from vitrail.serve.upload import File
-
-_NICE = 10  # a tenth of the processor where there is other work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +48,7 @@ class ExplainHandler:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor, self._config = predictor, predictor.config
         self._running = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer", initializer=_lower_priority)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer", initializer=lower_priority)
 
     async def explain(self, request: Request, served: ServedModel) -> Response:
         """The saliency map of one image: as JSON, or as a picture for `Accept: image/png`."""
@@ -110,13 +105,6 @@ class ExplainHandler:
             raise HTTPException(501, str(error)) from None
         finally:
             self._running -= 1
-
-
-def _lower_priority() -> None:
-    """Of this thread, and of those that torch starts for it: predictions are short, and go first."""
-    if sys.platform == "linux":  # elsewhere, priorities belong to processes
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _explain(explainer: Explainer, decoded: Decoded, options: Options, computed: Computed, target: int) -> Explained:
