@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from support.registered import tiny
 
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch
 from vitrail.data.targets.depth_target import DepthTarget
 from vitrail.models.heads import DptConfig
@@ -74,3 +75,13 @@ def test_learns_pictures_by_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )  # fmt: skip
     assert run.metrics["delta1"] > 0.85, run.metrics
     assert run.metrics["abs_rel"] < 0.3, run.metrics
+
+
+def test_distances_are_not_zoomed() -> None:
+    schema = {"depth": DepthTarget()}
+    mosaic, plain = AugmentConfig(mosaic=0.5), AugmentConfig(crop="shift")
+    _, augment, _, notes = DepthConfig().adapt(schema, mosaic, MixConfig())
+    assert (augment.crop, augment.mosaic) == ("none", 0.0)
+    assert "zooms" in notes[-1]
+    assert DepthConfig().adapt(schema, plain, MixConfig())[1] == plain
+    assert DepthConfig(zooms=True).adapt(schema, mosaic, MixConfig())[1] == mosaic

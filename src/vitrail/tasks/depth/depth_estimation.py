@@ -1,7 +1,7 @@
 """Depth estimation: a backbone and a head that gives each pixel a distance."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.config import Rate
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.depth_target import DepthTarget
@@ -30,11 +31,28 @@ _SAME = 0.01  # relative difference, in the mean, of the same answer
 
 @dataclass(frozen=True, kw_only=True)
 class DepthConfig(DenseConfig, kind="depth"):
-    """A distance for each pixel, by `head`; `focus` is how much of the error of scale the loss forgives."""
+    """A distance for each pixel, by `head`; `focus` is how much of the error of scale the loss forgives.
+
+    `zooms` allows augmentation that shows parts larger or smaller, which makes distances wrong: for relative depth.
+    """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("depth",)
     head: DepthHeadConfig = DptConfig()
     focus: Rate = 0.5
+    zooms: bool = False
+
+    def adapt(
+        self, schema: Schema, augment: AugmentConfig, mix: MixConfig
+    ) -> tuple[Schema, AugmentConfig, MixConfig, list[str]]:
+        """Without random crops and mosaics: what is shown larger looks nearer than it is."""
+        schema, augment, mix, notes = super().adapt(schema, augment, mix)
+        if not self.zooms and (augment.crops or augment.mosaic):
+            augment = replace(augment, crop="none" if augment.crops else augment.crop, mosaic=0.0)
+            notes.append(
+                "random crops and mosaics are off: what is shown larger looks nearer than it is (for relative depth: "
+                "--set task.zooms=true)"
+            )
+        return schema, augment, mix, notes
 
     def build(self, backbone: Backbone | None, schema: Schema) -> "Depth":
         """The task of the schema's depth maps."""
