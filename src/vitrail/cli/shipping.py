@@ -152,26 +152,23 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
     from vitrail.deploy.bulk.cluster import check_source, needs_ray, predict_on_cluster  # noqa: PLC0415
     from vitrail.deploy.bulk.destination import destination  # noqa: PLC0415
     from vitrail.deploy.bulk.image_files import find_images, predict_images  # noqa: PLC0415
-    from vitrail.deploy.bulk.pixel_folder import PixelFolder  # noqa: PLC0415
-    from vitrail.deploy.bulk.prediction_table import bulk, row_of  # noqa: PLC0415
+    from vitrail.deploy.bulk.prediction_table import bulk  # noqa: PLC0415
 
-    console, workers, columns = Console(stderr=True), options.ray, engine.task.columns
-    form, out = destination(options.table, engine.task), options.table
+    console, workers, task = Console(stderr=True), options.ray, engine.task
+    form = destination(options.table, task)
+    columns, out = form.columns or task.columns, form.rows or options.table
     if workers is not None:
         needs_ray()
         check_source(engine)
-    if isinstance(form, PixelFolder):
-        if workers is not None:
-            raise ConfigError("--ray writes tables and COCO's JSON; leave it out to write a folder of maps")
-        out, columns = form.rows, form.columns
+        if not set(columns) <= set(task.columns):
+            raise ConfigError(f"--ray writes tables, not {options.table}; leave it out")
 
     def predict(left: "Sequence[ImageFile]") -> "Iterator[Row]":
         if workers is not None:
             rows = predict_on_cluster(engine, left, top=options.top, workers=workers)
         else:
             found = zip(left, predict_images(engine, left, top=options.top, tile=options.tile), strict=True)
-            folder = form if isinstance(form, PixelFolder) else None
-            rows = (row_of(one, columns) if folder is None else folder.row(one, image) for image, one in found)
+            rows = (form.row(one, image, columns) for image, one in found)
         hidden = not console.is_terminal
         yield from track(rows, "predicting", total=len(left), console=console, transient=True, disable=hidden)
 

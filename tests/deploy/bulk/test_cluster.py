@@ -12,7 +12,8 @@ from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.deploy.artefact.opening import open_engine
 from vitrail.deploy.bulk.cluster import Worker, needs_ray, predict_on_cluster
 from vitrail.deploy.bulk.image_files import find_images, predict_images
-from vitrail.deploy.bulk.prediction_table import bulk, row_of
+from vitrail.deploy.bulk.prediction_table import bulk
+from vitrail.deploy.bulk.table_files import row_of
 from vitrail.errors import ConfigError
 
 ray = pytest.mark.skipif(

@@ -11,7 +11,8 @@ from support.small_detector import SIZE, picture_file
 from vitrail.data.sources.opening import open_data
 from vitrail.deploy.bulk.coco_file import CocoFile
 from vitrail.deploy.bulk.image_files import ImageFile
-from vitrail.deploy.bulk.prediction_table import bulk, row_of
+from vitrail.deploy.bulk.prediction_table import bulk
+from vitrail.deploy.bulk.table_files import row_of
 from vitrail.errors import ConfigError, DataError
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.detect.detect_answer import COLUMNS, BoxesAnswer, FoundBox
@@ -48,7 +49,7 @@ def images(folder: Path) -> list[ImageFile]:
 
 
 def write(folder: Path, model: Model, chosen: slice = slice(None)) -> tuple[int, int, int]:
-    form = CocoFile(CLASSES, COLUMNS)
+    form = CocoFile(CLASSES)
     return bulk(images(folder)[chosen], folder / "boxes.json", model, columns=COLUMNS, model=MODEL, form=form)
 
 
@@ -101,9 +102,7 @@ def test_files_of_others_are_refused_and_unchanged(tmp_path):
 
 
 def test_bad_names_and_tasks_are_refused(tmp_path):
-    form = CocoFile(CLASSES, COLUMNS)
+    form = CocoFile(CLASSES)
     for name in ("boxes.txt", "boxes.results.json"):
         with pytest.raises(ConfigError, match="boxes"):
             form.check(tmp_path / name)
-    with pytest.raises(ConfigError, match="boxes"):
-        CocoFile(CLASSES, ("label", "score"))

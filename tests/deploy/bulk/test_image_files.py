@@ -12,7 +12,8 @@ from support.small_detector import detector, picture_file
 
 from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.deploy.bulk.image_files import find_images, predict_images
-from vitrail.deploy.bulk.prediction_table import bulk, row_of
+from vitrail.deploy.bulk.prediction_table import bulk
+from vitrail.deploy.bulk.table_files import row_of
 from vitrail.errors import ConfigError, DataError
 
 

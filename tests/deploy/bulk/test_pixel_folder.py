@@ -47,7 +47,7 @@ def write(out: Path, images: Sequence[ImageFile], answers: Sequence[Answer | Non
             if count == dies:
                 raise KeyboardInterrupt
             answer = answers[images.index(image)]
-            yield form.row(Prediction(image.name, answer, "broken" if answer is None else None), image)
+            yield form.row(Prediction(image.name, answer, "broken" if answer is None else None), image, form.columns)
 
     return bulk(images, form.rows, rows, columns=form.columns, model="runs/demo@01", form=form)
 
@@ -142,3 +142,21 @@ def test_a_file_that_was_removed_is_missed(tmp_path):
     (tmp_path / "masks" / "a.png").unlink()
     with pytest.raises(DataError, match="missing"):
         write(tmp_path / "masks", images, [mask(0), mask(1), mask(2)])
+
+
+def test_the_map_of_one_of_many_tasks(tmp_path):
+    class Both(MaskAnswer):
+        kind = "many"
+
+        def parts(self):
+            return {"segment": mask(3), "depth": DepthAnswer.of(torch.ones(SIZE))}
+
+    (image,) = photos(tmp_path / "images", ["a.png"])
+    both = Both(CLASSES, SIZE, mask(0).pixels)
+    for kind in ("mask", "depth"):
+        form = PixelFolder(tmp_path / kind, (), kind)
+        form.check(form.rows)
+        assert form.row(Prediction(image.name, both), image, form.columns)["file"] == "a.png"
+    with Image.open(tmp_path / "mask" / "a.png") as found:
+        assert np.array_equal(np.array(found), mask(3).classes.numpy())
+    assert read_depth(tmp_path / "depth" / "a.png", 1000).max() == 1

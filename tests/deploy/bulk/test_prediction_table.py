@@ -11,7 +11,8 @@ import pytest
 from support import processes
 
 from vitrail.deploy.bulk.image_files import ImageFile
-from vitrail.deploy.bulk.prediction_table import bulk, row_of, table_columns
+from vitrail.deploy.bulk.prediction_table import bulk, table_columns
+from vitrail.deploy.bulk.table_files import row_of
 from vitrail.errors import BusyError, ConfigError, DataError
 from vitrail.tasks.answer import Prediction
 from vitrail.tasks.classify.class_answer import COLUMNS, Candidate, ClassAnswer

@@ -11,8 +11,7 @@ from typing import Any
 from vitrail.deploy.artefact.engine import Engine
 from vitrail.deploy.artefact.opening import is_artefact, open_engine
 from vitrail.deploy.bulk.image_files import ImageFile, predict_images
-from vitrail.deploy.bulk.prediction_table import row_of
-from vitrail.deploy.bulk.table_files import Row
+from vitrail.deploy.bulk.table_files import Row, row_of
 from vitrail.errors import ConfigError
 from vitrail.strict_json import to_json
 

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.deploy.bulk.table_files import Form, Row
+from vitrail.deploy.bulk.image_files import ImageFile
+from vitrail.deploy.bulk.table_files import Form, Row, part_of, row_of
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import read_text, write_atomically
 from vitrail.strict_json import from_json, to_json
+from vitrail.tasks.answer import Prediction
+from vitrail.tasks.detect.detect_answer import COLUMNS, BoxesAnswer
 
 SUFFIX = ".json"
 RESULTS = ".results.json"
-_NEEDED = ("boxes", "width", "height")  # columns of a row
 _LIMIT = 1 << 32  # bytes of a file that is continued
 
 
@@ -26,10 +28,14 @@ class CocoFile(Form):
 
     reasons = "`info.errors` says why"
 
-    def __init__(self, classes: Sequence[str], columns: Sequence[str]) -> None:
-        if missing := [name for name in _NEEDED if name not in columns]:
-            raise ConfigError(f"COCO's JSON is for boxes, and this model gives no {missing[0]}; write .parquet or .csv")
+    columns = COLUMNS
+
+    def __init__(self, classes: Sequence[str]) -> None:
         self.classes = tuple(classes)
+
+    def row(self, prediction: Prediction, image: ImageFile, columns: Sequence[str]) -> Row:
+        """The row of the boxes, where the answer has other parts, too."""
+        return row_of(part_of(prediction, BoxesAnswer.kind), columns)
 
     def check(self, out: Path) -> None:
         """ConfigError for another suffix."""

@@ -30,13 +30,16 @@ def destination(out: Path, task: Task) -> Form:
     """The form of predictions of a task; ConfigError where it does not fit the task."""
     kinds = {target.kind: target for target in task.schema.values()}
     if is_folder(out):
-        kind = next((kind for kind in kinds if kinds[kind].dense is not None), None)
-        if kind is None:
+        dense = [kind for kind in kinds if kinds[kind].dense is not None]
+        if not dense:
             raise ConfigError(f"--out {out} is a folder: for masks and depth, not for {task.config.kind!r}; {_TABLES}")
+        kind = next(
+            (kind for kind in dense if kind in out.name.lower()), dense[0]
+        )  # "depth/", where there are masks too
         return PixelFolder(out, task.columns, kind)
     if out.suffix == SUFFIX:
         boxes = kinds.get("boxes")
         if not isinstance(boxes, BoxesTarget):
             raise ConfigError(f"--out {out} is COCO's JSON, for boxes, not for {task.config.kind!r}; {_TABLES}")
-        return CocoFile(boxes.classes, task.columns)
+        return CocoFile(boxes.classes)
     return table_form(out)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from vitrail.deploy.bulk.image_files import ImageFile
-from vitrail.deploy.bulk.prediction_table import row_of
-from vitrail.deploy.bulk.table_files import Row, TableFile, is_text
+from vitrail.deploy.bulk.table_files import Row, TableFile, is_text, part_of, row_of
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_atomically
 from vitrail.tasks.answer import AnswerFile, Prediction
@@ -48,10 +47,11 @@ class PixelFolder(TableFile):
         if (gone := next((name for name in self._taken if not (self.folder / name).is_file()), None)) is not None:
             raise DataError(f"{self.folder / gone} is missing, but {ROWS} names it; restore it, or remove the folder")
 
-    def row(self, prediction: Prediction, image: ImageFile) -> Row:
+    def row(self, prediction: Prediction, image: ImageFile, columns: Sequence[str]) -> Row:
         """Writes the file of an answer, if there is one; the row names it."""
-        made = None if prediction.answer is None else prediction.answer.to_file()
-        return row_of(prediction, self.columns) | {COLUMN: None if made is None else self._write(made, image)}
+        answer = part_of(prediction, self.kind).answer
+        made = None if answer is None else answer.to_file()
+        return row_of(prediction, columns) | {COLUMN: None if made is None else self._write(made, image)}
 
     def _write(self, made: AnswerFile, image: ImageFile) -> str:
         name = self._free(image, made.suffix)

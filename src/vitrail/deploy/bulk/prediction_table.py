@@ -18,7 +18,6 @@ from vitrail.deploy.bulk.table_files import Form, Row, line, table_form, write_l
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import open_regular, write_atomically
 from vitrail.locks import locked
-from vitrail.tasks.answer import Prediction
 
 _BEGIN = b'{"path": "'  # of every line of a journal
 
@@ -39,19 +38,13 @@ def table_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def row_of(prediction: Prediction, columns: Sequence[str]) -> Row:
-    """A prediction as a row, still without the model."""
-    answer = {} if prediction.answer is None else prediction.answer.row()
-    return {"path": prediction.path, **{name: answer.get(name) for name in columns}, "error": prediction.error}
-
-
 def bulk(
     images: Iterable[ImageFile], out: Path, predict: Callable[[Sequence[ImageFile]], Iterator[Row]], *,
     columns: Sequence[str], model: str, form: Form | None = None,
 ) -> Bulk:  # fmt: skip
     """Writes rows for all images that the table does not have yet.
 
-    `predict` gives the rows of `row_of`, `columns` are those of the task, `model` is the model's fingerprint, `form`
+    `predict` gives the rows of `Form.row`, `columns` are those of the task, `model` is the model's fingerprint, `form`
     how rows are stored: by default as the suffix says.
     """
     form = form or table_form(out)

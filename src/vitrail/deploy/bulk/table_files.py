@@ -9,23 +9,35 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vitrail.deploy.bulk.image_files import ImageFile
 from vitrail.deploy.bulk.safe_cells import plain_cell, safe_cell
 from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.files import open_regular, write_atomically
 from vitrail.strict_json import to_json
+from vitrail.tasks.answer import Prediction
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 Row = dict[str, Any]
 
 
 class Form(ABC):
-    """How the rows of predictions are stored once all of them are known; `reasons` is where errors can be read."""
+    """How the rows of predictions are stored once all of them are known; `reasons` is where errors can be read.
+
+    `columns` are those of its rows, where they are not those of the task; `rows` is the file of the rows, where that is
+    not the one that was named.
+    """
 
     reasons: ClassVar[str] = "the column `error` says why"
+    columns: tuple[str, ...] = ()
+    rows: Path | None = None
 
     @abstractmethod
     def check(self, out: Path) -> None:
         """ConfigError for a path that cannot be written, before any work is done."""
+
+    def row(self, prediction: Prediction, image: ImageFile, columns: Sequence[str]) -> Row:
+        """The row of a prediction, still without the model."""
+        return row_of(prediction, columns)
 
     @abstractmethod
     def begin(self, rows: Sequence[Row], new: Iterable[str]) -> None:
@@ -89,6 +101,19 @@ class ParquetFile(TableFile):
         """DataError for a name that is not UTF-8, which would be refused at the end."""
         if (odd := next((name for name in new if not is_text(name)), None)) is not None:
             raise DataError(f"the name {odd!a} is not UTF-8, which Parquet needs; rename it, or write .csv or .jsonl")
+
+
+def row_of(prediction: Prediction, columns: Sequence[str]) -> Row:
+    """A prediction as a row, still without the model."""
+    answer = {} if prediction.answer is None else prediction.answer.row()
+    return {"path": prediction.path, **{name: answer.get(name) for name in columns}, "error": prediction.error}
+
+
+def part_of(prediction: Prediction, kind: str) -> Prediction:
+    """A prediction with the answer of a kind: its own, or one that it consists of."""
+    if prediction.answer is None or prediction.answer.kind == kind:
+        return prediction
+    return prediction._replace(answer=next(one for one in prediction.answer.parts().values() if one.kind == kind))
 
 
 def table_form(out: Path) -> Form:
