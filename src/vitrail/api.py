@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrail.report import Report
     from vitrail.runs.evaluate import Evaluation
     from vitrail.runs.predict import Input
+    from vitrail.runs.tta import Views
     from vitrail.tasks.answer import Prediction
 
 Model = TrainedModel | str | Path
@@ -56,13 +57,17 @@ def predict(
 
 
 def evaluate(
-    model: "Model | Engine", data: "str | Path | Dataset", *, label: str | None = None, batch_size: int = 256
-) -> "Evaluation":
-    """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it."""
+    model: "Model | Engine", data: "str | Path | Dataset", *, label: str | None = None, batch_size: int = 256,
+    tta: "Views | None" = None,
+) -> "Evaluation":  # fmt: skip
+    """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it.
+
+    `tta` "flip" or "views" also measures the mean over test-time views, which the report states apart.
+    """
     from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
     opened = open(model) if isinstance(model, str | Path) else model
-    found = evaluate_on(opened, data, label=label, batch_size=batch_size)
+    found = evaluate_on(opened, data, label=label, batch_size=batch_size, tta=tta)
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=2)
     return found
@@ -176,14 +181,17 @@ def open_engine(path: str, threads: int | None) -> "Engine":
 
 
 def open_explainer(path: str) -> Any:
-    """The explainer of a run or checkpoint with the names of its outputs; None for an artefact."""
+    """The explainer of a run or checkpoint with the names of its outputs; None for an artefact or an ensemble."""
     from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
     from vitrail.explain.explainer import Explainer  # noqa: PLC0415
 
     if is_artefact(path):
         return None
     trained = open_model(path)
-    return Explainer(trained.task, trained.preprocess), trained.task.output_names
+    try:
+        return Explainer(trained.task, trained.preprocess), trained.task.output_names
+    except Unsupported:
+        return None
 
 
 def doctor(
@@ -200,8 +208,8 @@ def doctor(
 
     columns = () if label is None else tuple(name.strip() for name in label.split(","))
     if preview is not None:
-        draw(survey(data, wanted=Wanted(columns))).to_html(preview)
-    return examine(data, wanted=Wanted(columns), **options)
+        draw(survey(data, wanted=Wanted(columns, several=not columns))).to_html(preview)
+    return examine(data, wanted=Wanted(columns, several=not columns), **options)
 
 
 def verify(path: str | Path = PACKAGED, *, accept: bool = False) -> "Verification":

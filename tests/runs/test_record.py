@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.run_folder import NAMES, record, run_folder
 
-from vitrail.config import to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget
@@ -78,7 +77,7 @@ def test_a_run_of_version_1_is_upgraded(tmp_path: Path) -> None:
     found = Record.read(first_version(tmp_path))
     assert found.version == 1
     assert found.task == ClassifyConfig(label_smoothing=0.1)
-    assert found.recipe["task"] == to_dict(found.task)
+    assert found.recipe["task"] == {"kind": "classify", "label_smoothing": 0.1}
     assert found.schema == {"label": ClassTarget(classes=NAMES)}
     assert found.preprocess == Preprocess(image_size=(32, 32), mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.5))
     assert (found.source, found.val, found.learned, found.notes) == ("photos/", 0.1, "abc", ("a note",))

@@ -28,6 +28,15 @@ def test_resuming_is_exact(at: int | None, kind: str) -> None:
     assert "every bit is the same" in str(report)
 
 
+def test_resuming_is_exact_with_balanced_sampling_and_weights() -> None:
+    uneven = data()
+    uneven.train.targets["label"] = (torch.arange(64) % 8 == 0).long()
+    report = verify_resume(uneven, steps=6, at=3, **SMALL, sampling="balanced", task={"loss": "focal"})
+    assert report["Resume"].values["equal"] is True
+    report = verify_resume(uneven, steps=5, at=2, **SMALL, task={"class_weights": "effective"})
+    assert report["Resume"].values["equal"] is True
+
+
 def test_a_loop_with_a_hidden_state_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(1000))
     monkeypatch.setattr(step_module, "step_seed", lambda *_: next(seeds))  # depends on what ran before

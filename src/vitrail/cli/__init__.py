@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.cli import explain_verb, learning, probe_verb, serving, shipping, showing
+from vitrail.cli import explain_verb, folds_verb, learning, probe_verb, serving, shipping, showing, uneven
 from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
@@ -109,7 +109,9 @@ def _train(verb: Words) -> None:
     verb.add_argument(
         "--model", metavar="NAME", help="a model of `vitrail models`; chosen by the images' size if left out"
     )
-    verb.add_argument("--task", metavar="KIND", help="classify, regress, mae ...; inferred from the data if left out")
+    verb.add_argument(
+        "--task", metavar="KIND", help="classify, detect, mae ...; inferred if left out; several heads: detect,depth"
+    )
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target; several: a,b")
     verb.add_argument("--recipe", metavar="NAME", help="a recipe of the package, or a YAML file")
     verb.add_argument(
@@ -119,6 +121,8 @@ def _train(verb: Words) -> None:
     verb.add_argument(
         "--val", metavar="SHARE|DATA", type=_share, help="validation: a share of the images, or other data"
     )
+    folds_verb.add_options(verb)
+    uneven.add_options(verb)
     verb.add_argument("--out", metavar="FOLDER", type=Path, dest="folder", help="where the run goes (default runs/…)")
     verb.add_argument("--resume", metavar="FOLDER", type=Path, help="resume a run; the result is the same bit by bit")
     verb.add_argument(
@@ -165,6 +169,9 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256)
     verb.add_argument("--device")
+    verb.add_argument(
+        "--tta", choices=("flip", "views"), help="also average over test-time views: flips, or crops and flips"
+    )
     _output_options(verb)
 
     verb = _verb(verbs, "predict", learning.predict, "predict for image files, folders and tables of them")
@@ -194,6 +201,7 @@ def _judging(verbs: Any) -> None:
     )
     verb.add_argument("--image-size", metavar="SIZE", type=image_size)
     verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
+    verb.add_argument("--group", metavar="RULE", help="how images are grouped, as for train")
     verb.add_argument("--seed", type=int, default=0, help="the run's: it decides which images validate it")
     verb.add_argument(
         "--preview", metavar="FILE", type=Path, help="write an HTML page of pictures with their boxes, masks or depth"

@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli import shipping
+from vitrail.cli import folds_verb, shipping
 from vitrail.cli.options import busy, read_changes, show_report
+from vitrail.cli.uneven import with_uneven
 from vitrail.errors import ConfigError, DataError, Notice, nearest
 from vitrail.strict_json import to_json
 from vitrail.suggest import suggest_path
@@ -28,19 +29,26 @@ def train(options: argparse.Namespace) -> None:
 
         others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.folder}
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
-        others |= {"--task": options.task, "--label": options.label}
+        others |= {"--task": options.task, "--label": options.label, "--group": options.group, "--folds": options.folds}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume continues a run as it was started: leave out {', '.join(given)}")
         if not options.resume.exists():
             hint = suggest_path(options.resume, fits=is_run)
             raise ConfigError(f"{options.resume} does not exist; {hint or '--resume takes the folder of a run'}")
+        if folds_verb.resumes_folds(options.resume):
+            folds_verb.train_folds(options, _recipe_changes(options))
+            return
         where = {"device": options.device, "shard": options.shard}
         report_run(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
-    what = {"recipe": options.recipe, "start": options.start, "teacher": options.teacher}
-    what |= {"val": options.val, "device": options.device, "label": options.label}
+    what = {"recipe": options.recipe, "start": options.start, "teacher": options.teacher, "group": options.group}
+    what |= {"val": options.val, "label": options.label}
+    if options.folds is not None:
+        folds_verb.train_folds(options, {**what, **_recipe_changes(options)})
+        return
+    what["device"] = options.device
     if options.verify_resume is not None:
         from vitrail.training.verify import verify_resume  # noqa: PLC0415
 
@@ -86,7 +94,7 @@ def _recipe_changes(options: argparse.Namespace) -> dict[str, Any]:
     changes |= {name: value for name, value in plain.items() if value is not None}
     if asked := {name: value for name, value in optimiser.items() if value is not None}:
         changes["optimiser"] = changes.get("optimiser", {}) | asked
-    return changes
+    return with_uneven(changes, options)
 
 
 def _task_options(task: Any) -> dict[str, Any]:
@@ -99,9 +107,9 @@ def _task_options(task: Any) -> dict[str, Any]:
 def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
     """What `--set` changes in a recipe; what is not a key of one, such as the folder, has an option of its own."""
     from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
-    from vitrail.training.task_choice import RENAMED  # noqa: PLC0415
+    from vitrail.training.task_choice import RENAMED, SEVERAL  # noqa: PLC0415
 
-    changes, known = read_changes(options.changes), [*(field.name for field in fields(TrainConfig)), RENAMED]
+    changes, known = read_changes(options.changes), [*(field.name for field in fields(TrainConfig)), RENAMED, SEVERAL]
     if wrong := [name for name in changes if name not in known]:
         usual = usual_name(wrong[0])
         hint = nearest(wrong[0], known) if usual is None else f"here that is {usual}"
@@ -115,7 +123,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
     model = _opened(options.run, options.device, options.image_size)
     with busy(f"evaluating {options.run} on {options.data}"):
-        found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size)
+        found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size, tta=options.tta)
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=1)
     show_report(found.report(), options)
@@ -189,7 +197,7 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.training.first_model import default_model  # noqa: PLC0415
 
     columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
-    chosen = {"val": options.val, "seed": options.seed, "wanted": Wanted(columns)}
+    chosen = {"val": options.val, "seed": options.seed, "wanted": Wanted(columns, several=not columns, group=options.group)}
     name, size = options.model, options.image_size
     if name is None:
         with busy(f"sampling {options.data}"):

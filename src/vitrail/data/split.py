@@ -26,7 +26,8 @@ def complete(found: Found, *, val: Dataset | float | None, seed: int, fold: tupl
     if fold is not None:
         whole = len(train)
         train, test = hold_out(train, fold, seed)
-        notes.append(f"Fold {fold[0]} of {fold[1]}: {len(test):,} of {whole:,} images are held out for the test.")
+        own = "" if found.test is None else f" The data's own test split ({len(found.test):,} images) is not used."
+        notes.append(f"Fold {fold[0]} of {fold[1]}: {len(test):,} of {whole:,} images are held out for the test.{own}")
     if isinstance(val, Dataset):
         held = val
         notes.append(f"Validation images come from {val.name}.")

@@ -1,11 +1,11 @@
 """Evaluation: one pass over images gives metrics, examples and speed; a report is made of these."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +17,15 @@ from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.sources.opening import open_whole
 from vitrail.data.split import align
 from vitrail.errors import CheckpointError, Unsupported
-from vitrail.report import Facts, Report, Text
+from vitrail.report import Facts, Group, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
 from vitrail.runs.leakage import trained_on
+from vitrail.runs.picture_batches import PictureBatches
 from vitrail.runs.predict import not_finite
-from vitrail.runs.predictor import Predictor
+from vitrail.runs.predictor import Predictor, whole_pictures
 from vitrail.runs.record import wanted_columns
+from vitrail.runs.tta import COUNT, AveragedViews, Views
 from vitrail.tasks.answer import Example
 from vitrail.tasks.task import Outputs, Task, finite_rows
 
@@ -33,6 +35,23 @@ KEPT = 5000  # images whose outputs are kept for calibration, the first ones
 KEPT_NUMBERS = 1 << 27  # of outputs that are kept: maps of many images would fill the memory
 
 Infer = Callable[[Tensor], Outputs]  # stored images uint8 B C H W -> outputs
+
+
+class Evaluated(Protocol):
+    """Batches of images with targets: a feed, or pictures at their own sizes."""
+
+    waited: float
+
+    @property
+    def data(self) -> Any:
+        """What has the `name` of the images, and those that were `skipped`."""
+
+    @property
+    def device(self) -> Any:
+        """Where the batches are."""
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """All batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +70,8 @@ class Evaluation:
     name: str
     skipped: tuple[tuple[str, str], ...] = ()
     note: str | None = None  # that the model was trained on some of the images
+    views: "Evaluation | None" = None  # the same with the mean over test-time views
+    kind_of_views: Views | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -74,11 +95,21 @@ class Evaluation:
             {"images per second": "si", "waiting for data": "share"},
         )
         held = [] if self.note is None else [Text("Not held out", self.note)]
-        sections: list[Section] = [*held, result_facts(found), *self.task.evidence(self.results), speed]
+        sections: list[Section] = [*held, result_facts(found), *self._views_facts()]
+        sections += [*self.task.evidence(self.results), speed]
         if self.skipped:
             few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
             sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))
         return Report(title or f"{self.name}: {count:,} images", tuple(sections))
+
+    def _views_facts(self) -> list[Section]:
+        """What test-time views change, apart from the result."""
+        if self.views is None or self.kind_of_views is None:
+            return []
+        found = figures(self.views.results, self.task.about_metrics, self.task.intervals(self.views.results))
+        title = f"With test-time {self.kind_of_views} ({COUNT[self.kind_of_views]} views an image)"
+        slower = Facts("", {"times as long": self.views.seconds / self.seconds})
+        return [Group(title, (replace(result_facts(found), title=""), slower))]
 
     def __repr__(self) -> str:
         return f"Evaluation({self.task.lead(self.results)})"
@@ -166,7 +197,7 @@ class _Kept:
 @torch.no_grad()
 def evaluate(
     task: Task,
-    batches: Feed,
+    batches: Evaluated,
     infer: Infer,
     *,
     names: Callable[[int], str] = "image {:,}".format,
@@ -174,9 +205,7 @@ def evaluate(
 ) -> Evaluation:
     """One pass over stored images: `infer` computes outputs, `names` names a sample by its number."""
     meter, examples = task.metrics(), _Examples(task, names)
-    kept: list[Batch] = []
-    made: list[dict[str, Tensor]] = []
-    held = 0
+    kept = _Kept()
     waited, began = batches.waited, time.perf_counter()
     for batch in batches.epoch(0):
         with autocast():
@@ -184,18 +213,15 @@ def evaluate(
         outputs = {name: values.float() for name, values in outputs.items()}
         meter.update(outputs, batch.targets)
         examples.update(outputs, batch)
-        if sum(len(one.ids) for one in kept) < KEPT and held < KEPT_NUMBERS:
-            kept.append(batch._replace(images=batch.images[:0]))
-            made.append({name: values.cpu() for name, values in outputs.items()})
-            held += sum(values.numel() for values in outputs.values())
+        kept.add(outputs, batch.targets)
     results = meter.compute()  # waits for the device
     return Evaluation(
         task=task,
         results=results,
         worst=tuple(examples.worst),
         first=tuple(examples.first),
-        outputs={name: torch.cat([one[name] for one in made]) for name in made[0]},
-        targets={name: torch.cat([one.targets[name].cpu() for one in kept]) for name in kept[0].targets},
+        outputs=kept.joined(kept.outputs),
+        targets=kept.joined(kept.targets),
         seconds=time.perf_counter() - began,
         waited=batches.waited - waited,
         device=str(batches.device),
@@ -210,33 +236,57 @@ def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], st
 
     def infer(images: Tensor) -> Outputs:
         outputs = model.outputs(images if fitted else model.preprocess.fit(images)[0])
-        if not all(finite_rows(outputs)):
-            raise CheckpointError(not_finite(model, batches.data.name))
-        return outputs
+        return _finite(model, batches.data.name, outputs)
 
     return evaluate(model.task, batches, infer, names=names)
 
 
+def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
+    """The same outputs; CheckpointError where a number is not finite."""
+    if not all(finite_rows(outputs)):
+        raise CheckpointError(not_finite(model, name))
+    return outputs
+
+
 def evaluate_on(
-    model: Predictor, data: str | Path | Dataset, *, label: str | None = None, batch_size: int = 256
-) -> Evaluation:
+    model: Predictor, data: str | Path | Dataset, *, label: str | None = None, batch_size: int = 256,
+    tta: Views | None = None,
+) -> Evaluation:  # fmt: skip
     """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
 
     `label` names the column of a table with the target, by default that of the run. `note` of the result says
-    whether the run was trained or validated on some of these images.
+    whether the run was trained or validated on some of these images. `tta` "flip" or "views" also measures the mean
+    over test-time views of each image, as `views` of the result.
     """
+    viewed = None if tta is None else AveragedViews(model, tta)
     schema, record = model.task.schema, getattr(model, "record", None)
     if isinstance(data, Dataset):
         dataset = align(data, schema)
     else:
-        dataset = open_whole(data, schema=schema, wanted=wanted_columns(record, data, label))
-    images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
-    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=getattr(model, "device", "cpu"))
-    found = evaluate_model(model, batches, names=dataset.key)
+        wanted = wanted_columns(record, data, label, task=model.task.config)
+        dataset = open_whole(data, schema=schema, wanted=wanted)
+    found = _measured(model, dataset, batch_size)
+    if viewed is not None:
+        found = replace(found, views=_measured(viewed, dataset, batch_size), kind_of_views=tta)
     note = None
     if record is not None and not isinstance(data, Dataset):
         note = trained_on(getattr(model, "source", ""), str(data), dataset)
     return replace(found, note=note)
+
+
+def _measured(model: Predictor, dataset: Dataset, batch_size: int) -> Evaluation:
+    """One pass over stored images, or over pictures at sizes of their own, where the model reads those."""
+    device = getattr(model, "device", "cpu")
+    if (reader := whole_pictures(model)) is not None:
+
+        def infer(pictures: Tensor) -> Outputs:
+            (outputs,) = reader.outputs(pictures)
+            return _finite(model, dataset.name, {name: values.cpu() for name, values in outputs.items()})
+
+        return evaluate(model.task, PictureBatches(dataset, device=device), infer, names=dataset.key)
+    images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
+    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
+    return evaluate_model(model, batches, names=dataset.key)
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:

@@ -81,12 +81,16 @@ class Record:
             raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
 
 
-def wanted_columns(record: Record | None, data: str | Path, label: str | None = None) -> Wanted:
-    """The columns of a table that hold the target: those named, else those that a run was trained on."""
-    if label is not None:
-        return Wanted(tuple(name.strip() for name in label.split(",")))
+def wanted_columns(
+    record: Record | None, data: str | Path, label: str | None = None, *, task: TaskConfig | None = None
+) -> Wanted:
+    """What is read from data: the columns that were named or that a run was trained on, and the kinds of a task."""
+    named = () if label is None else tuple(name.strip() for name in label.split(","))
     table = str(data).lower().endswith(TABLES)
-    return record.wanted if record is not None and table and record.wanted.targets else Wanted()
+    if table and not named and record is not None and record.wanted.targets:
+        return record.wanted
+    several = task is not None and task.wanted().several
+    return task.wanted(named) if task is not None and (several or not (table or named)) else Wanted(named)
 
 
 def is_run(folder: str | Path) -> bool:

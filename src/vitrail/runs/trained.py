@@ -24,6 +24,7 @@ from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
 from vitrail.models.checkpoint.headed import has_head
+from vitrail.models.checkpoint.hub import locate
 from vitrail.models.checkpoint.outline import check_layers, of_file, outlined
 from vitrail.models.registry import create, name_of
 from vitrail.packaged import NAME as PACKAGED
@@ -106,7 +107,9 @@ class TrainedModel:
         millions = sum(parameter.numel() for parameter in (self.head or self.backbone).parameters()) / 1e6
         named = None if self.record is None else str(self.record.recipe.get("model"))
         kind = name_of(self.backbone.config) or named or type(self.backbone).__name__
-        parts = [f"{self.source}: {kind}, {millions:.2f} M parameters"]
+        members = getattr(self.head.config, "members", 1) if self.head is not None else 1
+        kind = f"an ensemble of {members} {kind}" if members > 1 else kind
+        parts = [f"{self.source}: {kind}, {millions:.2f} M parameters{' in all' if members > 1 else ''}"]
         if self.record is not None and self.record.source:
             parts.append(f"trained on {self.record.source}")
         if self.head is not None and self.result is not None and (score := self._score(self.head, self.result)):
@@ -136,8 +139,8 @@ def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None)
     if is_name(source):
         return _random(str(source), image_size)
     path = checkpoint_path(source)
-    if not is_run(path) and has_head(Path(path)):
-        task, preprocess, pictures = open_head(Path(path), image_size)
+    if not is_run(path) and has_head(local := locate(path)):
+        task, preprocess, pictures = open_head(local, image_size)
         return TrainedModel(
             source=str(source), backbone=task.backbone, preprocess=preprocess, head=task, pictures=pictures
         )

@@ -32,6 +32,7 @@ from vitrail.tasks.distill import Teacher as Listener
 from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
 from vitrail.training.first_model import FOR_SMALL, SMALL, Sampled, fresh_model, sample
+from vitrail.training.first_try import first_try_for
 from vitrail.training.freeze import freeze_until, trainable
 from vitrail.training.start import (
     BORROWED,
@@ -44,6 +45,7 @@ from vitrail.training.start import (
     model_name,
     preprocess_of,
 )
+from vitrail.training.started_head import copy_head, with_head
 from vitrail.training.task_choice import Spec, TaskChoice, choose_task, open_for_task, split_spec
 
 Source = str | Path | Splits
@@ -98,6 +100,7 @@ class Plan:
         if self.config.freeze_until is not None:
             freeze_until(backbone, self.config.freeze_until)
         task = self.task.build(backbone, self.schema)
+        copy_head(task, None if blank else self.start)
         task.fit(self.data.train.targets)
         if self.teacher is not None:
             task.learn_from(self._listener(self.teacher))
@@ -164,7 +167,8 @@ class Plan:
 def make_plan(
     data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None, start: str | Path | None = None,
-    teacher: Teacher | None = None, val: str | Path | float | None = None, changes: Mapping[str, Any] | None = None,
+    teacher: Teacher | None = None, val: str | Path | float | None = None, group: str | None = None,
+    fold: tuple[int, int] | None = None, changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """A plan for new data: opens them, chooses the task, looks at a few images, and decides what was left open."""
     changes = {**(changes or {}), **({} if model is None else {"model": model})}
@@ -179,14 +183,18 @@ def make_plan(
         config = change(base, changes)
     check_weights(config, start)
     columns = tuple(name.strip() for name in label.split(",") if name.strip()) if label is not None else ()
-    splits, wanted = open_for_task(data, spec, columns=columns, val=val, seed=config.seed)
-    chosen, notes = choose_task(spec, splits, has_teacher=teacher is not None)
+    splits, wanted = open_for_task(data, spec, like=Wanted(columns, group=group, fold=fold), val=val, seed=config.seed)
+    seen, first = sample(splits.train), None
+    if recipe is None and start is None and teacher is None and not named:
+        first = first_try_for(splits.train.schema, len(splits.train), seen, changes, kind=spec.kind)
+    if first is not None:
+        start, changes = first.setting.start, {**first.setting.changes, **changes}
+        config, spec = _tuned(changes, spec)
+    chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
     chosen, decided = chosen.decided(schema, splits.train.targets)
     config = replace(config, task=chosen, augment=augment, mix=mix)
-    _check_sampling(config)
-    seen = sample(splits.train)
-    notes = [*splits.notes, *notes, *adapted, *decided]
+    notes = [*splits.notes, *notes, *adapted, *decided, *([] if first is None else [first.note])]
     config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in {**given, **changes}))
     if "batch_size" not in {**given, **changes}:
         config = _with_steps(config, len(splits.train), notes)
@@ -224,6 +232,7 @@ def _check_sampling(config: TrainConfig) -> None:
 
 def _checked(plan: Plan) -> list[str]:
     """Builds the task once, so that what cannot learn is refused before any image is read; and notes on it."""
+    _check_sampling(plan.config)
     task = plan.build_task(blank=True)
     notes = []
     if plan.teacher is not None:
@@ -332,7 +341,7 @@ def read_plan(
         raise TrainingError(f"{folder} was trained on data or by a teacher without a name; pass it again to resume")
     recipe, fresh, spec = split_spec(record.recipe, changes, task=task)
     config = change(change(TrainConfig(), recipe), fresh)
-    splits, _ = open_for_task(wanted, spec, columns=record.wanted.columns, val=record.val, seed=record.seed)
+    splits, _ = open_for_task(wanted, spec, like=record.wanted, val=record.val, seed=record.seed)
     chosen, _ = choose_task(spec, splits, has_teacher=named is not None)
     return Plan(
         config=replace(config, task=chosen),

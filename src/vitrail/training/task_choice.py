@@ -1,6 +1,6 @@
 """Which task a run has: the one that was asked for, or the one that the data suggest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from vitrail.errors import ConfigError, nearest
 from vitrail.tasks.task import TaskConfig, infer
 
 RENAMED = "pretrain"  # another key for the task of a recipe that learns from images alone
-TaskChoice = str | Mapping[str, Any] | TaskConfig
+SEVERAL = "tasks"  # the key of a recipe that names several tasks for one model
+TaskChoice = str | Sequence[str] | Mapping[str, Any] | TaskConfig
+_MANY = "many"
 
 
 class Spec(NamedTuple):
@@ -37,7 +39,7 @@ class _Given(NamedTuple):
     def changed_by(self, new: "_Given") -> "_Given":
         """Both together; another kind drops the options of the kind before it."""
         if new.kind in (None, self.kind) or self.kind is None:
-            return _Given(new.kind or self.kind, {**self.options, **new.options})
+            return _Given(new.kind or self.kind, _merged(self.options, new.options))
         return new
 
 
@@ -61,6 +63,8 @@ def _taken_out(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], _Given]:
     plain, found = dict(recipe), _Given(None, {})
     for name in (RENAMED, "task"):
         found = found.changed_by(_parsed(plain.pop(name, None)))
+    if (several := plain.pop(SEVERAL, None)) is not None:
+        found = found.changed_by(_Given(_MANY, {SEVERAL: _named(several)}))
     return plain, found
 
 
@@ -69,9 +73,40 @@ def _parsed(task: TaskChoice | None) -> _Given:
         return _Given(None, {})
     if isinstance(task, TaskConfig):
         return _Given(task.kind, {name: getattr(task, name) for name in option_names(type(task))})
-    given = {"kind": task} if isinstance(task, str) else dict(_mapping(task))
+    if isinstance(task, str) and "," not in task:
+        return _Given(task, {})
+    if not isinstance(task, Mapping):
+        return _Given(_MANY, {SEVERAL: _named(task)})
+    given = dict(task)
     kind = given.pop("kind", None)
+    if isinstance(kind, str) and "," in kind:  # --task a,b beside --set task.balance=...
+        kind, given = _MANY, _merged({SEVERAL: _named(kind)}, given)
     return _Given(None if kind is None else str(kind), given)
+
+
+def _named(tasks: Any) -> Any:
+    """The names of several tasks, "a,b" or a list, or their options by name."""
+    return [name.strip() for name in tasks.split(",")] if isinstance(tasks, str) else tasks
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with changes; those of another kind replace the ones before."""
+    found = dict(old)
+    for name, value in new.items():
+        before, given = found.get(name), _named(value) if name == SEVERAL else value
+        if name == SEVERAL and _are_names(before):
+            before = {one: {} for one in before}
+        if isinstance(before, Mapping) and name == SEVERAL and _are_names(given):
+            given = {one: before.get(one, {}) for one in given}  # a list replaces the names before
+        elif isinstance(before, Mapping) and isinstance(given, Mapping):
+            same = given.get("kind", before.get("kind")) == before.get("kind")
+            given = _merged(before, given) if same else given
+        found[name] = given
+    return found
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def option_names(task: type[TaskConfig]) -> list[str]:
@@ -79,25 +114,25 @@ def option_names(task: type[TaskConfig]) -> list[str]:
     return [field.name for field in fields(task)]  # type: ignore[arg-type]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"task is {value!r}; it must be the name of a task, or a mapping of its options")
-    return value
-
-
 def open_for_task(
     data: str | Path | Splits,
     spec: Spec,
     *,
-    columns: tuple[str, ...] = (),
+    like: Wanted = Wanted(),  # noqa: B008  (immutable)
     val: str | Path | float | None = None,
     seed: int = 0,
 ) -> tuple[Splits, Wanted]:
-    """The data with the targets that the task learns from, checked; and how they were read."""
-    kinds = () if spec.kind is None else _class(spec.kind).target_kinds
-    wanted = Wanted(columns, kinds, targets=spec.kind is None or bool(kinds))
+    """The data with the targets that the task learns from, checked; and how they were read.
+
+    `like` names the columns of a table with the target, how images are grouped, and the fold that is held out.
+    """
+    config = None if spec.kind is None else _config(_class(spec.kind), spec)
+    wanted = Wanted(like.columns) if config is None else config.wanted(like.columns)
+    wanted = wanted._replace(group=like.group, fold=like.fold)
+    if isinstance(data, Splits) and wanted.group is not None:
+        raise ConfigError("group cannot be used with splits that were made already; give the name of the data")
     splits = data if isinstance(data, Splits) else survey(data, val=val, seed=seed, wanted=wanted)
-    if spec.kind is not None and not kinds:
+    if not wanted.targets:
         splits = splits._replace(
             train=_unlabelled(splits.train),
             val=_unlabelled(splits.val),
@@ -116,13 +151,25 @@ def choose_task(spec: Spec, splits: Splits, *, has_teacher: bool) -> tuple[TaskC
     kind = infer(schema) if spec.kind is None else _class(spec.kind)
     if has_teacher and kind.student is not None:
         kind = _class(kind.student)
-    found = from_dict(kind, {**_defaults(kind, spec.defaults), **spec.options}, "task")
-    assert isinstance(found, TaskConfig)  # noqa: S101  (registered as such)
-    learned = ", ".join(target.describe() for target in found.learns(schema).values())
+    found = _config(kind, spec)
+    learned = ", ".join(_described(splits.train, name) for name in found.learns(schema))
     if not learned:
         return found, [f"task: {kind.kind}; labels are not read, and the model gets no head"]
     why = " (inferred from the data; --task overrides)" if spec.kind is None else ""
     return found, [f"task: {kind.kind}, {learned}{why}"]
+
+
+def _config(kind: type[TaskConfig], spec: Spec) -> TaskConfig:
+    found = from_dict(kind, _merged(_defaults(kind, spec.defaults), spec.options), "task")
+    assert isinstance(found, TaskConfig)  # noqa: S101  (registered as such)
+    return found
+
+
+def _described(train: Dataset, name: str) -> str:
+    """A target, and how many images have it, if not all do."""
+    target, known = train.schema[name], train.schema[name].known(train.targets[name])
+    few = "" if bool(known.all()) else f" (of {int(known.sum()):,} of {len(known):,} images)"
+    return f"{target.describe()}{few}"
 
 
 def _defaults(kind: type[TaskConfig], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def verify_resume(
     data: Source, *, steps: int, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
     start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
     task: TaskChoice | None = None, label: str | None = None, device: str | torch.device | None = None,
-    at: int | None = None, **changes: Any,
+    group: str | None = None, at: int | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """Trains some steps at one go, and again with a stop at step `at` (drawn by default); compares every tensor.
 
@@ -41,8 +41,9 @@ def verify_resume(
         raise ConfigError(f"at is {at}; the stop must come after step 1 or later, and before step {steps}")
     where, world = choose_device(device), World()
     plan = make_plan(
-        data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val, changes=changes
-    )
+        data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val, group=group,
+        changes=changes,
+    )  # fmt: skip
     plan = replace(plan, config=change(plan.config, {"deterministic": True}))
     with tempfile.TemporaryDirectory() as temporary, deterministic(plan.config), own_stream(where):
         folder = Path(temporary)

@@ -22,7 +22,6 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
 SPLIT = ("split", "set", "subset")
 _CHECKED = 100  # first rows, whose files must not all be missing
-_COMBINED = ("boxes", "mask", "depth")  # kinds that a task with many heads reads together
 _TYPO = 0.8  # similarity from which a column name counts as a typo of a known one
 
 Row = Mapping[str, Any]
@@ -33,10 +32,10 @@ class Wanted(NamedTuple):
 
     columns: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
-    several: bool = False  # whether a target of each kind is read, which some images may lack
+    targets: bool = True  # whether targets are read at all
+    several: bool = False  # whether targets of several kinds are read, which some images may lack
     group: str | None = None  # how images are grouped: a column, a pattern of paths, or "duplicates"
     fold: tuple[int, int] | None = None  # (i, k): the i-th of k parts is held out
-    targets: bool = True  # whether targets are read at all
 
 
 class _Table(NamedTuple):
@@ -63,9 +62,9 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
     _refuse_missing(path, files)
     reads, used = _targets(table, wanted)
     fields, schema = ({one.target.field: getattr(one, name) for one in reads} for name in ("values", "target"))
+    whole = Files(path.parent, files, fields, schema, name=str(path))
     if wanted.group in table.others:
         whole.groups, used = _groups(table.column(str(wanted.group))), (*used, str(wanted.group))
-    whole = Files(path.parent, files, fields, schema, name=str(path))
     first = "; ".join(one.notes[0] for one in reads) or "no labels" + _no_labels_hint(table)
     notes = [f"{path} has {len(rows):,} images; {first}."]
     for read in reads:
@@ -80,13 +79,13 @@ def read_table(path: Path, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
     subsets = {name: Subset(whole, indices) for name, indices in parts.items() if indices}
     return Found(subsets["train"], subsets.get("val"), subsets.get("test"), tuple(notes))
 
+
 def _groups(column: Column) -> list[str]:
     """The cells of a column as names of groups."""
     for row, cell in enumerate(column.cells):
         if cell is None or str(cell) == "":
             raise column.error(row, "the group is missing; give one to every image")
     return [str(cell) for cell in column.cells]
-
 
 
 def _read_csv(path: Path) -> list[tuple[int, Row]]:
@@ -159,12 +158,27 @@ def _hint(names: Sequence[str], options: Sequence[str]) -> str:
 
 def _targets(table: _Table, wanted: Wanted) -> tuple[list[Read], tuple[str, ...]]:
     """The targets of a table and the columns they use; several only for a task that learns from several."""
-    columns = [table.column(name) for name in table.others]
-    if not wanted.columns and len(wanted.kinds) > 1 and not set(wanted.kinds).isdisjoint(_COMBINED):
-        found = [(kind, column) for name in wanted.kinds if (column := (kind := _kind(name)).named_column(columns))]
-        return [kind.read([column]) for kind, column in found], tuple(column.name for _, column in found)
+    _refuse_unknown(table, wanted.columns)
+    columns = [table.column(name) for name in wanted.columns or table.others]
+    kinds = [_kind(name) for name in wanted.kinds or Target.kinds] if wanted.several else []
+    found = [(kind, column) for kind in kinds if (column := kind.named_column(columns))]
+    if len(found) > 1 or (wanted.several and wanted.kinds):
+        return [_partly(kind, column) for kind, column in found], tuple(column.name for _, column in found)
     read, used = _target(table, wanted)
     return [] if read is None else [read], used
+
+
+def _partly(kind: type[Target], column: Column) -> Read:
+    """A target of which some cells may say that the value is not known."""
+    rows = [row for row, cell in enumerate(column.cells) if cell not in kind.missing_cells]
+    if len(rows) in (0, len(column.cells)):
+        return kind.read([column])
+    part = Column(column.path, column.name, *([of[row] for row in rows] for of in (column.cells, column.lines)))
+    read = kind.read([part])
+    values = read.target.unknown(read.values).repeat(len(column.cells), *[1] * (read.values.ndim - 1))
+    values[rows] = read.values
+    first = f"{read.notes[0]}, for {len(rows):,} of {len(column.cells):,} images"
+    return Read(read.target, values, (first, *read.notes[1:]))
 
 
 def _target(table: _Table, wanted: Wanted) -> tuple[Read | None, tuple[str, ...]]:
@@ -172,10 +186,6 @@ def _target(table: _Table, wanted: Wanted) -> tuple[Read | None, tuple[str, ...]
     if not wanted.targets:
         return None, ()
     kinds = [_kind(name) for name in wanted.kinds or Target.kinds]
-    for name in wanted.columns:
-        if name not in table.others:
-            hint = nearest(name, table.others) if table.others else "it has only the columns of paths and splits"
-            raise DataError(f"{table.path} has no column {name!r} for a target; {hint}")
     if table.split is None:
         _refuse_typos(table, SPLIT)
     columns = [table.column(name) for name in wanted.columns or table.others]
@@ -188,6 +198,14 @@ def _target(table: _Table, wanted: Wanted) -> tuple[Read | None, tuple[str, ...]
             return kind.read(recognised), tuple(column.name for column in recognised)
     _refuse_typos(table, [name for kind in kinds for name in kind.column_names])
     return None, ()
+
+
+def _refuse_unknown(table: _Table, columns: Sequence[str]) -> None:
+    """DataError for a column that the table does not have."""
+    for name in columns:
+        if name not in table.others:
+            hint = nearest(name, table.others) if table.others else "it has only the columns of paths and splits"
+            raise DataError(f"{table.path} has no column {name!r} for a target; {hint}")
 
 
 def _kind(name: str) -> type[Target]:

@@ -17,8 +17,9 @@ def class_weights(counts: Tensor, kind: Weights, beta: float = 0.999) -> Tensor:
     "inverse" is proportional to 1 / n, "effective" to (1 - beta) / (1 - beta^n) (arXiv:1901.05555).
     """
     counts = counts.double().clamp(min=1)
-    raw = {"none": torch.ones_like, "inverse": torch.reciprocal, "effective": lambda n: (1 - beta) / (1 - beta**n)}
-    found = raw[kind](counts)
+    found = torch.ones_like(counts) if kind == "none" else 1 / counts
+    if kind == "effective":
+        found = (1 - beta) / (1 - beta**counts)
     return (found * counts.sum(dim=-1, keepdim=True) / (found * counts).sum(dim=-1, keepdim=True)).float()
 
 

@@ -1,0 +1,64 @@
+"""Test-time views: which views there are, that their mean is an answer, and that it is stated apart."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.small_data import photos
+from support.small_tasks import classifier, regressor
+
+from vitrail.data.preprocess import Preprocess
+from vitrail.errors import Unsupported
+from vitrail.runs.evaluate import evaluate_on
+from vitrail.runs.trained import TrainedModel
+from vitrail.runs.tta import COUNT, AveragedViews, views_of
+
+
+def trained(task: Any) -> TrainedModel:
+    config = task.backbone.config
+    preprocess = Preprocess(image_size=config.image_size, channels=config.channels)
+    return TrainedModel(source="tiny", backbone=task.backbone, preprocess=preprocess, head=task.eval())
+
+
+def test_views() -> None:
+    images = torch.arange(2 * 3 * 16 * 16, dtype=torch.uint8).view(2, 3, 16, 16)
+    one, mirrored = views_of(images, "flip")
+    assert torch.equal(one, images)
+    assert torch.equal(mirrored.flip(3), images)
+    many = views_of(images, "views")
+    assert len(many) == COUNT["views"] == 10
+    assert {(view.shape, view.dtype) for view in many} == {(images.shape, torch.uint8)}
+    flat = torch.full((1, 3, 16, 16), 77, dtype=torch.uint8)
+    assert all(torch.equal(view, flat) for view in views_of(flat, "views"))
+
+
+def test_a_flip_and_its_image_get_the_same_answer() -> None:
+    model = trained(classifier())
+    images = torch.randint(0, 256, (3, model.preprocess.channels, *model.preprocess.image_size), dtype=torch.uint8)
+    viewed = AveragedViews(model, "flip")
+    torch.testing.assert_close(viewed.outputs(images)["logits"], viewed.outputs(images.flip(3))["logits"])
+    mean = (model.outputs(images)["logits"].softmax(1) + model.outputs(images.flip(3))["logits"].softmax(1)) / 2
+    torch.testing.assert_close(viewed.outputs(images)["logits"].softmax(1), mean)
+
+
+def test_an_evaluation_states_it_apart() -> None:
+    task = classifier(classes=("dark", "light"), model=two_classes())
+    data = photos(20, size=task.backbone.config.image_size[0], channels=task.backbone.config.channels)
+    plain, both = (evaluate_on(trained(task), data, tta=kind) for kind in (None, "flip"))
+    assert both.metrics == plain.metrics
+    assert both.views is not None
+    assert both.views.metrics.keys() == plain.metrics.keys()
+    titles = [section.title for section in both.report().sections]
+    assert titles[:2] == ["Result", "With test-time flip (2 views an image)"]
+    assert len(titles) == len(plain.report().sections) + 1
+
+
+def two_classes() -> Any:
+    from support.registered import tiny
+
+    return tiny(num_classes=2)
+
+
+def test_tasks_without_a_mean_are_refused() -> None:
+    with pytest.raises(Unsupported, match="--tta"):
+        AveragedViews(trained(regressor()), "flip")
