@@ -197,7 +197,8 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.training.first_model import default_model  # noqa: PLC0415
 
     columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
-    chosen = {"val": options.val, "seed": options.seed, "wanted": Wanted(columns, several=not columns, group=options.group)}
+    wanted = Wanted(columns, several=not columns, group=options.group)
+    chosen = {"val": options.val, "seed": options.seed, "wanted": wanted}
     name, size = options.model, options.image_size
     if name is None:
         with busy(f"sampling {options.data}"):
