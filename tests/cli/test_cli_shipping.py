@@ -154,6 +154,13 @@ def test_a_regression_is_exported_measured_and_predicted(
     assert first["age_high"] - first["age"] == pytest.approx(9)
 
 
+def test_eval_takes_an_artefact(dist: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "truth.csv"
+    table.write_text("path,label\n" + "".join(f"{file},{at % 3}\n" for at, file in enumerate(sorted(photos.iterdir()))))
+    assert main(["eval", str(dist / "model.onnx"), str(table), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sections"]
+
+
 def test_json_lines_hold_answers_as_lists(dist: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.jsonl"
     assert main(["predict", str(dist / "model.onnx"), str(photos), "--out", str(out)]) == 0

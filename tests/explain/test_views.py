@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from support.made_views import gallery
-from support.registered import image_size, option_sets, tiny
+from support.registered import image_size, one_of_each_design, option_sets, tiny
 from support.small_tasks import as_task
 
 from vitrail.data.preprocess import Preprocess
@@ -81,7 +81,12 @@ def test_progress_says_what_is_being_done() -> None:
     assert reported[-1][1] == reported[-1][2] == 7  # one each, and two steps of two curves
 
 
-@pytest.mark.parametrize("name", option_sets())
+DESIGNS = one_of_each_design()
+NAMES = dict.fromkeys([*DESIGNS, *option_sets()])
+MODELS = [pytest.param(name, marks=[] if name in DESIGNS else pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_every_model_can_be_explained_at_another_size(name: str) -> None:
     """Each set of options that some registered name has, at a size other than that which it is built for."""
     torch.manual_seed(0)
