@@ -110,6 +110,8 @@ def to_dict(config: Any) -> Any:
         return {"kind": config.kind} | plain if hasattr(config, "kind") else plain
     if isinstance(config, tuple):
         return [to_dict(item) for item in config]
+    if isinstance(config, dict):
+        return {name: to_dict(item) for name, item in config.items()}
     return config
 
 
@@ -159,6 +161,8 @@ def _at(where: str, name: str) -> str:
 def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
     """Converts a value to the type of the hint; a mapping is merged into `current`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
     if origin is Annotated:
         words = {extra.word: extra.value for extra in arguments[1:] if isinstance(extra, Alias)}
         meant = words.get(value, value) if isinstance(value, str) else value
@@ -171,6 +175,8 @@ def _parse(hint: Any, value: Any, current: Any, where: str) -> Any:
         return value
     if origin is tuple:
         return _parse_tuple(arguments, value, where)
+    if origin is dict:
+        return _parse_mapping(arguments[1], value, current or {}, where)
     if isinstance(hint, type) and issubclass(hint, Choice):
         return _parse_choice(hint, value, current, where)
     if isinstance(hint, type) and issubclass(hint, Config) and isinstance(value, Mapping):
@@ -209,6 +215,25 @@ def _parse_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[An
     if not isinstance(many, Iterable) or isinstance(many, str | Mapping) or len(many := list(many)) != len(arguments):
         raise ConfigError(f"{where} is {_shown(value)}; it must be one number or {len(arguments)} numbers")
     return tuple(_parse(hint, item, None, where) for hint, item in zip(arguments, many, strict=True))
+
+
+def _parse_mapping(hint: Any, value: Any, current: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values by name; of a choice, a name that says no kind is the name of a kind: ["a", "b"] or {"a": {...}}."""
+    if isinstance(value, str):  # "a,b" on a command line
+        value = [part.strip() for part in value.strip("[]").split(",")]
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        names = list(value)
+        if wrong := [name for name in names if not isinstance(name, str) or names.count(name) > 1]:
+            raise ConfigError(f"{where} has {_shown(wrong[0])}; it must be a list of different names, or a mapping")
+        value = {name: {} for name in names}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} is {_shown(value)}; it must be a list of names, or a mapping")
+    chooses, found = isinstance(hint, type) and issubclass(hint, Choice), {}
+    for name, item in value.items():
+        usual = {"kind": name} if chooses and name not in current and isinstance(item, Mapping) else {}
+        given = {**usual, **item} if usual else item
+        found[name] = _parse(hint, given, current.get(name), _at(where, str(name)))
+    return found
 
 
 def _parse_choice(base: type[Choice], value: Any, current: Any, where: str) -> Any:

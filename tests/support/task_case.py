@@ -1,5 +1,6 @@
 """A run of every registered task, small enough for a test: what is added to the library arrives here by itself."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.task_data import MAKERS, UNLABELLED
+from support.task_data import MAKERS, SEVERAL, UNLABELLED
 from vitrail.errors import Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.tasks.task import Task, TaskConfig
@@ -23,12 +24,17 @@ TINY = {
 PLAN = {name: value for name, value in TINY.items() if name not in ("device", "val", "model")}
 # Options of tasks whose defaults are too large for a test.
 _HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "encoder_depth": 1, "decoder_depth": 2}
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "detect": {"head": _HEAD | {"queries": 10, "levels": 2, "denoising": 8}, "most": 10},
     "segment": {"head": {"kind": "segformer", "dim": 16}},
     "depth": {"head": {"kind": "dpt", "dim": 16, "widths": [8, 8, 8, 8]}},
 }
-CASES = [(kind, target) for kind, config in TaskConfig.kinds.items() for target in config.target_kinds or (UNLABELLED,)]
+OPTIONS["many"] = {"tasks": {"classify": {"label_smoothing": 0.1}, **OPTIONS}}
+CASES = [
+    (kind, target)
+    for kind, config in TaskConfig.kinds.items()
+    for target in ((SEVERAL,) if kind == "many" else config.target_kinds or (UNLABELLED,))
+]
 
 
 def base_of(kind: str) -> str | None:
@@ -90,11 +96,15 @@ def task_of(kind: str) -> dict[str, Any]:
 
 def settings(kind: str) -> list[str]:
     """The same options, as words of a command line."""
-    found = []
-    for name, value in OPTIONS.get(kind, {}).items():
-        parts = value.items() if isinstance(value, dict) else [("", value)]
-        found += [f"task.{name}{'.' if part else ''}{part}={inner}" for part, inner in parts if part != "kind"]
-    return found
+    return [f"task.{path}={value}" for path, value in _paths(OPTIONS.get(kind, {})) if not path.endswith("kind")]
+
+
+def _paths(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{path}", inner) for path, inner in _paths(value))
+        else:
+            yield name, value
 
 
 def make_case(kind: str, target: str, folder: Path) -> Case:

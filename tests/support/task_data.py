@@ -11,6 +11,7 @@ from PIL import Image
 
 COUNT = 96
 UNLABELLED = "none"  # for tasks that read no labels
+SEVERAL = "several"  # for tasks that learn from several targets
 
 
 def _picture(chance: np.random.Generator, x: float, y: float, level: float) -> Image.Image:
@@ -108,6 +109,21 @@ def depth_table(folder: Path) -> Path:
     return _pixels_table(folder, "depth")
 
 
+def several_table(folder: Path) -> Path:
+    """Blobs with a side, a box, a mask and a depth map each; of four images, each lacks another one of these."""
+    mask, depth = (_pixels_table(folder, name) for name in ("mask", "depth"))
+    pixels = [[line.split(",")[1] for line in table.read_text().splitlines()[1:]] for table in (mask, depth)]
+    lines = []
+    for number, (path, x, level) in enumerate(blobs(folder / "images", COUNT)):
+        left, top = 31 * x - 4, 31 * _brightest_row(folder / path) - 4
+        box = f"{left:.1f} {top:.1f} {left + 8:.1f} {top + 8:.1f} {'bright' if level > 145 else 'dim'}"
+        cells = ["right" if x > 0.5 else "left", box, pixels[0][number], pixels[1][number]]
+        cells[number % 4] = "?" if number % 4 == 1 else ""
+        lines.append(",".join([path, *cells]))
+    mask.write_text("path,label,boxes,mask,depth\n" + "\n".join(lines))
+    return mask
+
+
 def flat_folder(folder: Path) -> Path:
     """Blobs without labels."""
     blobs(folder / "images", COUNT)
@@ -122,4 +138,5 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "mask": mask_table,
     "numbers": numbers_table,
     UNLABELLED: flat_folder,
+    SEVERAL: several_table,
 }

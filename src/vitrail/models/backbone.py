@@ -88,6 +88,10 @@ class Backbone(nn.Module):
         """Features after the given blocks (default: all; negative numbers count from the end), without final norm."""
 
     @abstractmethod
+    def read(self, images: Tensor, layers: Sequence[int]) -> tuple[Features, list[Features]]:
+        """`features` and the `intermediates` of these blocks, in one pass: for several heads."""
+
+    @abstractmethod
     def pooled(self, features: Features) -> Tensor:
         """Features -> the input of the head, B D."""
 
@@ -118,6 +122,14 @@ class Backbone(nn.Module):
             view.features = features  # type: ignore[assignment, method-assign]
         return view
 
+    def with_head(self, num_classes: int) -> Self:
+        """The same modules in a model with a new head of its own; the model itself keeps its head."""
+        view = copy.copy(self)
+        view._modules = dict(self._modules)
+        if num_classes != self.config.num_classes:
+            view.reset_head(num_classes)
+        return view
+
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head by a new one for another number of classes; 0 removes it."""
         self.config = apply(self.config, {"num_classes": num_classes})
@@ -126,7 +138,9 @@ class Backbone(nn.Module):
 
     def _fresh(self, name: str) -> nn.Module:
         """A new, initialised head, on the device and in the type of the model."""
-        head = self.new_head().to(next(self.parameters()))
+        head, own = self.new_head(), next(self.parameters())
+        if torch.get_default_device().type != "meta":  # there, only shapes are asked for
+            head = head.to(own)
         initialise(head, self.scheme, name=name)
         return head
 

@@ -89,21 +89,27 @@ class Staged(Backbone):
 
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
+        return self.read(images, self.chosen(layers))[1]
+
+    def read(self, images: Tensor, layers: Sequence[int]) -> tuple[Features, list[Features]]:
+        """`features` and the `intermediates` of these blocks, in one pass."""
+        if not layers:
+            return self.features(images), []
         self.check(images)
-        selected, features, index = self.chosen(layers), dict[int, Features](), 0
-        maps, levels = self.stem(images), list[Tensor]()
+        selected, found, index = self.chosen(layers), dict[int, Features](), 0
+        maps, levels = self.stem(_channels_last(images)), list[Tensor]()
         prefix = no_prefix(maps)
         for stage in cast("Iterable[Stage]", self.stages):
             state: State = stage.receive(maps, prefix)
             for block in stage.blocks:
                 state = stage.step(block, state, self.run)
                 if index in selected:
-                    now, prefix = stage.level(state)
-                    features[index] = self.gather([*levels, now], prefix, nn.Identity())
+                    now, own = stage.level(state)
+                    found[index] = self.gather([*levels, now], own, nn.Identity())
                 index += 1
             maps, prefix = stage.leave(state)
             levels.append(maps)
-        return [features[index] for index in selected]
+        return self.gather(levels, prefix, self.norm), [found[index] for index in selected]
 
     def gather(self, levels: Sequence[Tensor], prefix: Tensor, norm: nn.Module) -> Features:
         """Features of the maps B C h w of the levels so far, and the prefix tokens B P D of the last one."""

@@ -16,7 +16,7 @@ from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig, Unbi
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
 from vitrail.layers.pool import ClassPoolConfig, PoolConfig
 from vitrail.layers.position import AddedPositionConfig, LearnedConfig, PositionConfig
-from vitrail.layers.reduce import ReduceConfig, ReducibleBlock, Reduction
+from vitrail.layers.reduce import ReduceConfig, Reduced, ReducibleBlock, Reduction
 from vitrail.layers.residual import linear_ramp
 from vitrail.layers.tokens import PrefixTokens
 from vitrail.models.backbone import Backbone, BackboneConfig, Features
@@ -133,23 +133,28 @@ class ViT(Backbone):
 
     def features(self, images: Tensor) -> Features:
         """Images B C H W -> Features after the final norm."""
-        tokens, grid = self.embed(images)
-        state = self.reduction.enter(tokens)
-        for index, block in enumerate(self.blocks):
-            state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
-        return Features.from_tokens(self.reduction.leave(state, self.norm), grid)
+        return self.read(images, ())[0]
 
     def intermediates(self, images: Tensor, layers: Sequence[int] | None = None) -> list[Features]:
         """Features after the chosen blocks (all by default; negative counts from the end), without the final norm."""
         selected = self.chosen(layers)
-        features: dict[int, Features] = {}
+        return self._run_blocks(images, selected, max(selected, default=-1) + 1)[0]
+
+    def read(self, images: Tensor, layers: Sequence[int]) -> tuple[Features, list[Features]]:
+        """`features` and the `intermediates` of these blocks, in one pass."""
+        kept, state, grid = self._run_blocks(images, self.chosen(layers), len(self.blocks))
+        return Features.from_tokens(self.reduction.leave(state, self.norm), grid), kept
+
+    def _run_blocks(self, images: Tensor, selected: Sequence[int], count: int) -> tuple[list[Features], Reduced, Grid]:
+        """The features after the selected blocks of the first `count`, and the state after the last of these."""
+        found: dict[int, Features] = {}
         tokens, grid = self.embed(images)
         state = self.reduction.enter(tokens)
-        for index, block in enumerate(self.blocks[: max(selected, default=-1) + 1]):
+        for index, block in enumerate(self.blocks[:count]):
             state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
             if index in selected:
-                features[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
-        return [features[index] for index in selected]
+                found[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
+        return [found[index] for index in selected], state, grid
 
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""

@@ -43,9 +43,9 @@ def try_model(model: Trialled) -> dict[str, Tensor]:
     if not outputs or any(values.shape[:1] != (1,) for values in outputs.values()):
         shapes = {name: tuple(values.shape) for name, values in outputs.items()}
         raise CheckpointError(f"the outputs of the model for one image have the shapes {shapes}; expected 1 row each")
-    names, first = model.task.output_names, next(iter(outputs.values()))
-    if names and first.ndim == 2 and first.shape[1] != len(names):
-        raise CheckpointError(f"the model has {first.shape[1]} outputs; its task names {len(names)}")
+    for name, values in outputs.items():
+        if (count := model.task.width_of(name)) not in (None, values.shape[-1]):
+            raise CheckpointError(f"the model has {values.shape[-1]} outputs; its task names {count}")
     (answer,) = model.task.decode(outputs)
     json.dumps(answer.to_json(), allow_nan=False)
     return outputs

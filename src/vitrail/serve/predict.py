@@ -126,8 +126,8 @@ def describe(answer: "Answer", decoded: Decoded, served: ServedModel) -> dict[st
         return placed.to_json()
     height, width = decoded.shown.shape[1:]
     scale = torch.tensor([[width / decoded.size[1]], [height / decoded.size[0]]])  # 2 1: x, y
-    drawing = answer.placed(maps * scale, (height, width)).draw(decoded.shown.expand(3, -1, -1))
-    return placed.to_json() | {"display": _displayed(placed, drawing)}
+    small = answer.placed(maps * scale, (height, width))
+    return placed.to_json() | {"display": _displayed(placed, small, decoded.shown.expand(3, -1, -1))}
 
 
 def whole_number(request: Request, name: str, *, default: int, low: int) -> int:
@@ -166,11 +166,21 @@ def _fit(image: Tensor, *, name: str, preprocess: "Preprocess", show: Show | Non
     return Decoded(fitted[0].clone(memory_format=torch.contiguous_format), size, shown)
 
 
-def _displayed(answer: "Answer", drawing: Tensor | None) -> dict[str, Any]:
-    """What the page shows: one line, bars, and the image with the answer drawn on it, if it can be drawn."""
+def _displayed(answer: "Answer", small: "Answer", shown: Tensor) -> dict[str, Any]:
+    """What the page shows: one line, bars, and the image with the answer drawn on it, if it can be drawn.
+
+    `small` is the answer at display size. An answer of several tasks also has a line and a drawing of each.
+    """
+    parts = small.parts().items()
     return {
         "text": answer.text(),
         "brief": answer.brief(),
         "bars": [{name: getattr(bar, name) for name in _BAR} for bar in answer.bars()],
-        "drawing": None if drawing is None else data_url(png(drawing)),
+        "drawing": _drawn(small, shown),
+        "parts": [{"name": name, "brief": part.brief(), "drawing": _drawn(part, shown)} for name, part in parts],
     }
+
+
+def _drawn(answer: "Answer", shown: Tensor) -> str | None:
+    drawing = answer.draw(shown)
+    return None if drawing is None else data_url(png(drawing))

@@ -55,9 +55,10 @@ class Agreement(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """What a loss L is of the noise that a task is learned with: `loss` exp(-s) L + `log` s, s is learned.
+    """What a loss L is as a negative log likelihood with noise of a learned size s: `loss` exp(-s) L + `log` s.
 
-    See Kendall et al. 2018 (arXiv:1705.07115): s is the logarithm of the variance, or of a Laplace distribution's width.
+    See Kendall et al. 2018 (arXiv:1705.07115); s is the logarithm of a variance, or of the width of a Laplace
+    distribution.
     """
 
     loss: float

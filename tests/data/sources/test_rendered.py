@@ -32,6 +32,9 @@ def test_depth_without_a_task_and_others_by_their_kinds():
     assert list(find("scenes:4:16", wanted=Wanted(kinds=("mask",))).train.schema) == ["mask"]
     assert list(find("scenes:4:16", wanted=Wanted(kinds=ALL)).train.schema) == list(ALL)
     assert find("scenes:4:16", wanted=Wanted(targets=False)).train.schema == {}
+    places = find("scenes:9:16", wanted=Wanted(kinds=("class",))).train
+    rooms = [places.number(index).scene.room is not None for index in range(9)]
+    assert [places.schema["label"].text(value) == "indoors" for value in places.targets["label"]] == rooms
     assert find("scenes:5:16x24").train.read(0).shape == (3, 16, 24)
 
 

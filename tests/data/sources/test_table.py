@@ -308,10 +308,16 @@ def test_several_targets_for_a_task_that_learns_from_several(tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "0.png")
     Image.new("L", (8, 8), 1).save(tmp_path / "m.png")
     table = tmp_path / "t.csv"
-    table.write_text("path,label,boxes,mask\n0.png,cat,1 1 5 5 cell,m.png\n0.png,dog,,\n")
-    found = read_table(table, Wanted(kinds=("class", "labels", "boxes", "mask", "depth"))).train
+    table.write_text("path,label,boxes,mask\n0.png,cat,1 1 5 5 cell,m.png\n0.png,,?,\n0.png,dog,,\n")
+    whole = read_table(table, Wanted(kinds=("class", "labels", "boxes", "mask", "depth"), several=True))
+    found = whole.train
     assert set(found.schema) == {"label", "boxes", "mask"}
-    assert [found.schema["mask"].text(value) for value in found.targets["mask"]] == ["m.png", "not annotated"]
+    known = {name: target.known(found.targets[name]).tolist() for name, target in found.schema.items()}
+    assert known == {"label": [True, False, True], "boxes": [True, False, True], "mask": [True, False, False]}
+    assert found.schema["boxes"].text(found.targets["boxes"][2]) == "no boxes"
+    assert "2 of 3" in whole.notes[0]
+    texts = [found.schema["mask"].text(value) for value in found.targets["mask"]]
+    assert texts == ["m.png", "not annotated", "not annotated"]
     with pytest.raises(DataError, match="--label"):
         read_table(table)
     assert set(read_table(table, Wanted(kinds=("mask",))).train.schema) == {"mask"}

@@ -11,7 +11,7 @@ from vitrail.data.render.numbered import SceneNumber, truth
 from vitrail.data.render.renderer import CLASSES, FAR, render_image
 from vitrail.data.render.scene import OBJECTS
 from vitrail.data.sources.table import Wanted
-from vitrail.data.targets import Schema, Target
+from vitrail.data.targets import ClassTarget, Schema, Target
 from vitrail.data.targets.boxes_target import Box, BoxesTarget
 from vitrail.data.targets.depth_target import DepthTarget, depth_references
 from vitrail.data.targets.mask_target import MaskTarget, mask_classes
@@ -21,7 +21,8 @@ from vitrail.errors import DataError
 NAME = "scenes"
 COUNT, SIZE = 2000, (128, 128)
 PARTS = ("train", "val", "test")
-KINDS = ("boxes", "mask", "depth")
+KINDS = ("class", "boxes", "mask", "depth")
+PLACES = ("indoors", "outdoors")  # classes of whole scenes
 _HELD = 10  # a tenth as many images to validate and to test with
 _SMALLEST, _LARGEST = 8, 4096  # pixels of a side
 _IGNORED = 1e-3  # of the picture: objects of which less is visible are neither learned nor missed
@@ -72,6 +73,9 @@ class RenderedScenes(Dataset):
         paths = [number.path for number in numbers]
         schema: dict[str, Target] = {}
         targets: dict[str, Tensor] = {}
+        if "class" in kinds:
+            schema["label"] = ClassTarget(classes=PLACES)
+            targets["label"] = torch.tensor([int(number.scene.room is None) for number in numbers])
         if "boxes" in kinds:  # batches have room for the most boxes of any image, so all are needed now
             schema["boxes"], targets["boxes"] = BoxesTarget.of([_boxes(number) for number in numbers], OBJECTS)
         if "mask" in kinds:
@@ -105,7 +109,7 @@ def read_scenes(text: str, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
     if "depth" in kinds:
         notes.append(f"Depth is in metres along the optical axis, unknown for the sky and beyond {FAR:g} m.")
     if kinds and not wanted.kinds:
-        notes.append("They also have boxes and masks; --task detect or segment uses these.")
+        notes.append("They also have boxes, masks and a class each; --task detect, segment or classify uses these.")
     return Found(train, val, test, tuple(notes))
 
 

@@ -45,6 +45,7 @@ class BoxesTarget(Target, kind="boxes"):
     field: ClassVar[str] = "boxes"
     column_names: ClassVar[tuple[str, ...]] = ("boxes", "bboxes", "bbox")
     stratum: ClassVar[str] = "rarest class"
+    missing_cells: ClassVar[tuple[Any, ...]] = (None, "?")  # an empty cell says that there is no box
     classes: tuple[str, ...]
     most: int = 1
 

@@ -16,10 +16,13 @@ from vitrail.data.targets.joined import joined_by, with_marks
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import DataError, listed
 
+UNKNOWN = -1  # in place of a class: an image that was not annotated
+_WHOLE = 0.999  # of the shares of a mixed image, which may be rounded
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassTarget(Target, kind="class"):
-    """One of several classes: values N int64; after mixing, B K float32 that sum to 1."""
+    """One of several classes: values N int64, -1 if unknown; after mixing, B K float32 that sum to 1."""
 
     field: ClassVar[str] = "label"
     column_names: ClassVar[tuple[str, ...]] = ("label", "class", "category")
@@ -71,8 +74,11 @@ class ClassTarget(Target, kind="class"):
             return super().align(values, to, name=name)
         if (problem := unknown_classes_error(name, self.classes, known)) is not None:
             raise DataError(problem)
-        moved = torch.tensor([known.index(label) for label in self.classes])[values]
-        return moved if isinstance(to, ClassTarget) else ClassTarget(classes=known).shares(moved)
+        number = torch.tensor([*(known.index(label) for label in self.classes), UNKNOWN])  # the last is that of -1
+        moved = number[values]
+        if isinstance(to, ClassTarget):
+            return moved
+        return ClassTarget(classes=known).shares(moved).where(self.known(values)[:, None], torch.nan)
 
     def joined(self, other: Target) -> Target:
         """Multi-label if one of the splits is."""
@@ -104,6 +110,14 @@ class ClassTarget(Target, kind="class"):
         """Class names that may mean the same."""
         yield from notes_on_similar(self.classes)
 
+    def unknown(self, like: Tensor) -> Tensor:
+        """No class."""
+        return torch.full_like(like[0], UNKNOWN)
+
+    def known(self, values: Tensor) -> Tensor:
+        """Images with a class; of mixed images, those all of whose parts have one."""
+        return values.sum(dim=1) > _WHOLE if self.soft(values) else values > UNKNOWN
+
     def soft(self, values: Tensor) -> bool:
         """Whether values are shares of classes, as after mixing, rather than class numbers."""
         return values.is_floating_point()
@@ -112,8 +126,9 @@ class ClassTarget(Target, kind="class"):
         """B int64 or B K -> B K float32."""
         if self.soft(values):
             return values.float()
-        zeros = torch.zeros(len(values), len(self.classes), device=values.device)
-        return zeros.scatter_(1, values[:, None], 1.0)  # not one_hot, which reads values and cannot be recorded
+        zeros = torch.zeros(len(values), len(self.classes) + 1, device=values.device)
+        column = torch.where(values < 0, len(self.classes), values)[:, None]
+        return zeros.scatter_(1, column, 1.0)[:, :-1]  # not one_hot, which reads values and cannot be recorded
 
     def mix(self, values: Tensor, partner: Tensor, share: Tensor) -> Tensor:
         """Class shares by share of the image: B or B K -> B K."""
@@ -122,7 +137,7 @@ class ClassTarget(Target, kind="class"):
 
     def text(self, value: Tensor) -> str:
         """The class name."""
-        return self.classes[int(value)]
+        return "not annotated" if int(value) == UNKNOWN else self.classes[int(value)]
 
     def audit(self, parts: Mapping[str, Tensor]) -> Audit:
         """Images per class and split; classes that are uneven, rare or missing."""
@@ -130,7 +145,7 @@ class ClassTarget(Target, kind="class"):
 
     def groups(self, values: Tensor) -> list[str | None]:
         """The class names."""
-        return [self.classes[value] for value in values.tolist()]
+        return [None if value == UNKNOWN else self.classes[value] for value in values.tolist()]
 
 
 def _name(column: Column, row: int, cell: Any) -> str:

@@ -16,7 +16,7 @@ from vitrail.data.render.numbered import truth_of
 from vitrail.data.targets.drawing import draw_depth
 from vitrail.data.targets.exr_file import read_exr
 from vitrail.data.targets.mask_target import in_threads, pixel_paths
-from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
+from vitrail.data.targets.pixel_files import has_file, head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import BrokenImage
 from vitrail.files import read_bytes
@@ -61,6 +61,10 @@ class DepthTarget(Target, kind="depth"):
     def unknown(self, like: Tensor) -> Tensor:
         """A reference to no file."""
         return torch.zeros_like(like[0])
+
+    def known(self, values: Tensor) -> Tensor:
+        """Images with a depth map: a file, or a pixel with a distance."""
+        return has_file(values, _SCALE.size) if values.ndim == 2 else (values > 0).flatten(1).any(dim=1)
 
     def move(self, values: Tensor, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """The distance of the nearest pixel, as two distances have no meaningful mean; unknown outside."""

@@ -18,11 +18,12 @@ from vitrail.errors import DataError, listed
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsTarget(Target, kind="labels"):
-    """Any number of classes: values N K float32, 0 or 1; after mixing, anything in between."""
+    """Any number of classes: values N K float32, 0 or 1, NaN if unknown; after mixing, anything in between."""
 
     field: ClassVar[str] = "labels"
     column_names: ClassVar[tuple[str, ...]] = ("labels", "classes", "tags")
     stratum: ClassVar[str] = "class"
+    missing_cells: ClassVar[tuple[Any, ...]] = ("?",)  # an empty cell says that there is no label
     classes: tuple[str, ...]
 
     @classmethod
@@ -86,7 +87,7 @@ class LabelsTarget(Target, kind="labels"):
 
     def counts(self, values: Tensor) -> list[int]:
         """The number of images per label."""
-        return [int(count) for count in values.sum(dim=0).tolist()]
+        return [int(count) for count in values.nansum(dim=0).tolist()]
 
     def lost(self, before: Tensor, after: Tensor) -> tuple[str, ...]:
         """Labels whose images are all broken."""
@@ -96,12 +97,22 @@ class LabelsTarget(Target, kind="labels"):
         """Names of labels that may mean the same."""
         yield from notes_on_similar(self.classes)
 
+    def unknown(self, like: Tensor) -> Tensor:
+        """NaN for each label."""
+        return torch.full_like(like[0], torch.nan)
+
+    def known(self, values: Tensor) -> Tensor:
+        """Images whose labels are numbers."""
+        return ~values.isnan().any(dim=1)
+
     def mix(self, values: Tensor, partner: Tensor, share: Tensor) -> Tensor:
         """Each label by its share of the image."""
         return torch.lerp(values[partner].float(), values.float(), share)
 
     def text(self, value: Tensor) -> str:
         """The names, separated by commas."""
+        if bool(value.isnan().any()):
+            return "not annotated"
         return ", ".join(self.classes[index] for index in value.nonzero()[:, 0].tolist()) or "none"
 
     def audit(self, parts: Mapping[str, Tensor]) -> Audit:

@@ -15,7 +15,7 @@ from vitrail.data.decode import decode_values
 from vitrail.data.render.numbered import truth_of
 from vitrail.data.targets.class_names import notes_on_similar, unknown_classes_error
 from vitrail.data.targets.drawing import draw_classes
-from vitrail.data.targets.pixel_files import head_of, move_pixels, path_of, references
+from vitrail.data.targets.pixel_files import has_file, head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import BrokenImage, DataError, listed
 from vitrail.files import is_file, read_bytes, read_text
@@ -76,6 +76,10 @@ class MaskTarget(Target, kind="mask"):
     def unknown(self, like: Tensor) -> Tensor:
         """A reference to no file."""
         return torch.zeros_like(like[0])
+
+    def known(self, values: Tensor) -> Tensor:
+        """Images with a mask: a file, or a pixel that has a class."""
+        return has_file(values, _LEVELS) if values.ndim == 2 else (values != IGNORE).flatten(1).any(dim=1)
 
     def align(self, values: Tensor, to: Target, *, name: str) -> Tensor:
         """Class numbers of another target, matched by name."""

@@ -22,7 +22,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 @dataclass(frozen=True, kw_only=True)
 class NumbersTarget(Target, kind="numbers"):
-    """Numbers by name: values N K float32. `safe` lists the augmentations that do not change them: flip, crop."""
+    """Numbers by name: values N K float32, NaN if unknown; `safe` lists augmentations that do not change them."""
 
     field: ClassVar[str] = "numbers"
     column_names: ClassVar[tuple[str, ...]] = ("value", "target", "number")
@@ -71,6 +71,7 @@ class NumbersTarget(Target, kind="numbers"):
     def refusal(self, parts: Mapping[str, tuple[str, Tensor]]) -> str | None:
         """A number that is the same for every training image."""
         name, values = parts["train"]
+        values = values[self.known(values)]
         constant = (values == values[:1]).all(dim=0).tolist()
         if same := [one for one, is_same in zip(self.names, constant, strict=True) if is_same]:
             return f"{listed(map(repr, same))} of {name} is the same for every training image; choose another column"
@@ -80,12 +81,22 @@ class NumbersTarget(Target, kind="numbers"):
         """Only what was declared safe: a flip changes a heading, a crop changes a position."""
         return change in self.safe
 
+    def unknown(self, like: Tensor) -> Tensor:
+        """NaN for each number."""
+        return torch.full_like(like[0], torch.nan)
+
+    def known(self, values: Tensor) -> Tensor:
+        """Images whose numbers are all known."""
+        return ~values.isnan().any(dim=1)
+
     def mix(self, values: Tensor, partner: Tensor, share: Tensor) -> Tensor:
         """Weighted means by share of the image: B K -> B K."""
         return torch.lerp(values[partner], values, share)
 
     def text(self, value: Tensor) -> str:
         """Names and numbers."""
+        if bool(value.isnan().any()):
+            return "not annotated"
         return ", ".join(f"{name} {number:.6g}" for name, number in zip(self.names, value.tolist(), strict=True))
 
     def audit(self, parts: Mapping[str, Tensor]) -> Audit:
@@ -93,7 +104,8 @@ class NumbersTarget(Target, kind="numbers"):
         rows: list[dict[str, Value]] = []
         advice: list[str] = []
         for index, name in enumerate(self.names):
-            columns = {split: values[:, index].double() for split, values in parts.items() if len(values)}
+            known = {split: values[self.known(values)] for split, values in parts.items()}
+            columns = {split: values[:, index].double() for split, values in known.items() if len(values)}
             for split, column in columns.items():
                 low, middle, high = column.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)).tolist()
                 rows.append({

@@ -35,6 +35,11 @@ def path_of(value: Tensor, length: int) -> Path | None:
     return Path(name.decode("utf-8", "surrogateescape")) if name else None
 
 
+def has_file(values: Tensor, length: int) -> Tensor:
+    """Which references name a file: N L -> N bool."""
+    return values[:, length + _FACTS.size :].any(dim=1)
+
+
 def _facts(path: Path | None) -> bytes:
     if path is None:
         return bytes(_FACTS.size)

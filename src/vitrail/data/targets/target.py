@@ -57,6 +57,7 @@ class Target(Choice):
     column_names: ClassVar[tuple[str, ...]] = ()  # lower-case names of table columns that hold this kind
     stratum: ClassVar[str] = ""  # what `strata` numbers, for messages: "class"
     dense: ClassVar[torch.dtype | None] = None  # of one value for each pixel; datasets hold references to their files
+    missing_cells: ClassVar[tuple[Any, ...]] = (None, "", "?")  # of an image without a value, where others have one
 
     @property
     def number_names(self) -> tuple[str, ...]:
@@ -122,6 +123,10 @@ class Target(Choice):
     def unknown(self, like: Tensor) -> Tensor:
         """The value of an image without one, in the shape of values like N ...; DataError if every image needs one."""
         raise DataError(f"every image needs a value for {self.describe()}; some have none")
+
+    def known(self, values: Tensor) -> Tensor:
+        """Which samples have a value, in a dataset or in a batch: N ... -> N bool."""
+        return torch.ones(len(values), dtype=torch.bool, device=values.device)
 
     def keeps(self, change: Change) -> bool:
         """Whether a value stays correct when the image is flipped or cropped."""

@@ -28,14 +28,14 @@ def check_signature(path: Path, inputs: Sequence[TensorInfo], outputs: Sequence[
             f"{path} has the inputs {_listed(inputs)}; expected one, {IMAGES!r}, of uint8 with 4 axes (B H W C)"
         )
     found = {one.name: one for one in outputs}
-    for index, (name, axes) in enumerate(task.answered_by.items()):
+    for name, axes in task.answered_by.items():
         if name not in found or found[name].axes not in (axes, None) or found[name].dtype != "float32":
             raise CheckpointError(
                 f"{path} has the outputs {_listed(outputs)}; task {task.config.kind!r} needs {name!r} of float32 with "
                 f"{axes} axes"
             )
-        width, count = found[name].last, len(task.output_names)
-        if index == 0 and axes == _LEAST and count and width not in (count, None):
+        width, count = found[name].last, task.width_of(name)
+        if count is not None and width not in (count, None):
             raise CheckpointError(f"{path} computes {width} numbers as {name!r}; its task names {count}")
     if any(one.axes is not None and one.axes < _LEAST for one in outputs):
         raise CheckpointError(f"{path} has the outputs {_listed(outputs)}; expected a row for each image")

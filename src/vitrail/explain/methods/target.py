@@ -1,5 +1,6 @@
 """Which output of a model is explained, and how its outputs become scores."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from vitrail.explain.unwrap import backbone_of, unwrapped
 from vitrail.models.backbone import Backbone
 from vitrail.tasks.task import Outputs, Task
 
+_BOX = re.compile(r"(^|:)box \d+$")  # the name of a box, or of one of many tasks
 Scores = Callable[[Tensor, Tensor | None], Tensor]  # head outputs B K, and those of the whole images -> B K
 
 
@@ -57,11 +59,12 @@ def target_name(task: Task, target: str | None, *, box: int | None) -> str | Non
         return target
     if target is not None:
         raise ConfigError(f"target {target!r} and box {box} cannot be used together; leave out one of them")
-    if "box 0" not in task.output_names:
+    boxes = [name for name in task.output_names if _BOX.search(name)]
+    if not boxes:
         raise ConfigError(f"a model of task {task.config.kind!r} finds no boxes; use target instead of box")
-    if not 0 <= box < len(task.output_names):
-        raise ConfigError(f"box {box} is not allowed: the model finds boxes 0 to {len(task.output_names) - 1}")
-    return f"box {box}"
+    if not 0 <= box < len(boxes):
+        raise ConfigError(f"box {box} is not allowed: the model finds boxes 0 to {len(boxes) - 1}")
+    return boxes[box]
 
 
 @torch.no_grad()

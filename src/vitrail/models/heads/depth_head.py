@@ -20,6 +20,8 @@ class DepthHeadConfig(Choice):
 class DepthHead(nn.Module, ABC):
     """What it reads of a backbone -> distances, at a resolution of its own."""
 
+    layers: tuple[int, ...] = ()  # blocks whose features it reads; none: it reads the last features alone
+
     @abstractmethod
     def read(self, backbone: Backbone, images: Tensor) -> list[Features]:
         """The features that it needs: B C H W -> Features of each layer."""

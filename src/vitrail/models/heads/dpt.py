@@ -57,7 +57,7 @@ class Dpt(DepthHead):
         if projects and not has_class:
             raise ConfigError("readout=project needs a plain ViT with a class token; use auto or ignore")
         if self.plain:
-            self.layers: tuple[int, ...] = config.chosen(len(backbone.blocks))
+            self.layers = config.chosen(len(backbone.blocks))
             if not len(self.layers) == len(config.widths) == len(_SCALES):
                 raise ConfigError(f"layers and widths need {len(_SCALES)} entries each, one for each resolution")
             self.levels = nn.ModuleList(

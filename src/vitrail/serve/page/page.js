@@ -75,10 +75,10 @@ async function predict() {
 
 const canExplain = () => state.model !== null && state.model.explain.length > 0;
 
-function render({ brief, bars, drawing }) {  // the answer of any task
+function render({ brief, bars, drawing, parts }) {  // the answer of any task
   const chosen = bars.filter((bar) => bar.chosen).map((bar) => bar.label);
   const [first] = bars;
-  at("verdict").textContent = drawing !== null ? brief : bars.length > 1 && chosen.length ? chosen.join(", ") : first ? `${first.label} ${first.text}` : "";
+  at("verdict").textContent = parts.length ? parts.map((part) => part.name).join(", ") : drawing !== null ? brief : bars.length > 1 && chosen.length ? chosen.join(", ") : first ? `${first.label} ${first.text}` : "";
   at("bars").replaceChildren(...bars.map((bar, number) => {
     const item = document.createElement("li");
     item.append(barRow(bar, number === 0));
@@ -88,7 +88,22 @@ function render({ brief, bars, drawing }) {  // the answer of any task
   if (drawing === null) at("drawing").removeAttribute("src");
   else at("drawing").src = drawing;
   at("drawing").alt = "The answer drawn on the picture";
+  at("parts").replaceChildren(...parts.map(partFigure));
   hint();
+}
+
+function partFigure({ name, brief, drawing }) {  // one of several tasks
+  const figure = document.createElement("figure"), caption = document.createElement("figcaption"), title = document.createElement("b");
+  title.textContent = name;
+  caption.append(title, ` ${brief}`);
+  if (drawing !== null) {
+    const image = document.createElement("img");
+    image.src = drawing;
+    image.alt = `The answer of ${name} drawn on the picture`;
+    figure.append(image);
+  }
+  figure.append(caption);
+  return figure;
 }
 
 function barRow(bar, pressed) {

@@ -83,6 +83,7 @@ class Depth(Task):
         self.register_buffer("scale", torch.ones(()), persistent=False)  # the usual distance
         if backbone is not None:
             self.head = config.head.build(backbone)
+            self.layers = self.head.layers
 
     # Learning
 
@@ -170,13 +171,20 @@ class Depth(Task):
 
     def explained(self) -> Backbone:
         """A model whose one output is the mean of the head's values, usually logarithms of distances."""
-        read: list[Features] = []
+        mean = _Mean(self.head, self.backbone)
+        return self.backbone.with_outputs(mean.output, 1, features=mean.features)
 
-        def features(images: Tensor) -> Features:
-            read[:] = self.head.read(self.backbone, images)
-            return read[-1]
 
-        def mean(last: Features) -> Tensor:
-            return precise(self.head([*read[:-1], last])).mean(dim=(1, 2))[:, None]  # B 1
+class _Mean:
+    """The mean of a head's values; as methods of an object, a copy of the view reads the copy of the backbone."""
 
-        return self.backbone.with_outputs(mean, 1, features=features)
+    def __init__(self, head: DepthHead, backbone: Backbone) -> None:
+        self.head, self.backbone = head, backbone
+        self._read: list[Features] = []
+
+    def features(self, images: Tensor) -> Features:
+        self._read = self.head.read(self.backbone, images)
+        return self._read[-1]
+
+    def output(self, last: Features) -> Tensor:
+        return precise(self.head([*self._read[:-1], last])).mean(dim=(1, 2))[:, None]  # B 1

@@ -30,7 +30,7 @@ from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
 from vitrail.tasks.detect.matching import Costs, Truth
 from vitrail.tasks.detect.set_loss import ClassLoss, SetLoss, matched, weighted
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, require_finite
+from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Outputs, Task, require_finite
 
 _FIRST_THRESHOLD = 0.5  # until a validation chose one
 
@@ -88,6 +88,7 @@ class Detect(Task):
     capturable = False  # matching runs on the CPU
     relative_scores = False
     int8_loss = 0.005
+    likelihood = DISTANCES
     config: DetectConfig
     head: Detector
 

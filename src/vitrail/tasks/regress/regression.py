@@ -20,7 +20,17 @@ from vitrail.models.backbone import Backbone
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Bar, Examples
 from vitrail.tasks.regress import regress_report
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, TaskConfig, distance, require_finite
+from vitrail.tasks.task import (
+    CLASSES,
+    SQUARES,
+    Agreement,
+    Arrays,
+    Outputs,
+    Task,
+    TaskConfig,
+    distance,
+    require_finite,
+)
 
 _CLOSE = 0.1  # of the standard deviation: numbers that differ by less are the same answer
 
@@ -125,6 +135,7 @@ class Regress(Task):
     def __init__(self, config: RegressConfig, schema: Schema, backbone: Backbone | None = None) -> None:
         super().__init__(config, schema, backbone)
         (self.field,) = config.learns(schema)
+        self.likelihood = SQUARES if config.loss == "mse" else CLASSES  # Huber's loss is half of the square
         target = schema[self.field]
         assert isinstance(target, NumbersTarget)  # noqa: S101  (`learns` says so)
         self.names = self.output_names = target.names

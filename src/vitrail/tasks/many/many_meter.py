@@ -1,0 +1,76 @@
+"""The metrics of many tasks: those of each, and the mean of what each is chosen by."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from vitrail.data.dataset import Targets
+from vitrail.data.targets import Schema
+from vitrail.errors import DataError
+from vitrail.tasks.many.many_names import joined, part_of
+from vitrail.tasks.task import Meter, Outputs, Task
+
+SCORE = "score"
+
+
+class Known(NamedTuple):
+    """The part of a batch whose images have the targets of a task."""
+
+    rows: Tensor | None  # B bool; None: all
+    targets: Targets
+
+    def of(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The rows of other values, B ... each."""
+        if self.rows is None:
+            return dict(values)
+        return {name: one[self.rows.to(one.device)] for name, one in values.items()}
+
+
+def known_part(schema: Schema, targets: Targets) -> Known:
+    """Those images of a batch, or of a dataset, that have all targets of a schema."""
+    own = {name: targets[name] for name in schema}
+    rows = known_rows(schema, own)
+    if bool(rows.all()):
+        return Known(None, own)
+    return Known(rows, {name: values[rows] for name, values in own.items()})
+
+
+def known_rows(schema: Schema, targets: Targets) -> Tensor:
+    """Which images have all targets of a schema: B bool."""
+    return torch.stack([target.known(targets[name]) for name, target in schema.items()]).all(dim=0)
+
+
+class ManyMeter:
+    """A meter of each task, which sees the images that have its targets."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self.meters: dict[str, Meter] = {name: task.metrics() for name, task in tasks.items()}
+        self.schemas = {name: task.schema for name, task in tasks.items()}
+        self.best = {name: task.best_metric for name, task in tasks.items()}
+        self.images = 0
+
+    def update(self, outputs: Outputs, targets: Targets) -> None:
+        """Takes in the outputs of all tasks."""
+        for name, meter in self.meters.items():
+            known = known_part(self.schemas[name], targets)
+            meter.update(known.of(part_of(outputs, name)), known.targets)
+        self.images += len(next(iter(targets.values())))
+
+    def merge(self, other: Self) -> None:
+        """Takes in everything that another meter has seen."""
+        for name, meter in self.meters.items():
+            meter.merge(other.meters[name])
+        self.images += other.images
+
+    def compute(self) -> Mapping[str, Any]:
+        """The results of each task by full names, images, and `score`: the mean of the tasks' best metrics."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for name, meter in self.meters.items():
+            try:
+                found[name] = meter.compute()
+            except DataError as error:
+                raise DataError(f"task {name!r}: {error}") from error
+        best: Sequence[float] = [float(found[name][metric]) for name, metric in self.best.items()]
+        return {SCORE: sum(best) / len(best), "images": self.images, **joined(found)}
