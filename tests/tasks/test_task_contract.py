@@ -239,6 +239,21 @@ def test_outputs_of_the_head_can_be_explained(case: Case) -> None:
     assert bool(((scores >= 0) & (scores <= 1)).all())
 
 
+def test_what_was_found_in_one_image_is_followed_and_has_its_place(case: Case) -> None:
+    task, size = case.task, case.opened.preprocess.image_size
+    if not task.output_names:
+        return
+    images = case.opened.preprocess(case.images)
+    one = {name: values[:1] for name, values in case.outputs.items()}
+    chosen = task.explain_target(one, None)
+    with torch.no_grad():
+        scores = task.scores(task.explained_for(one)(images))
+        found = {"part": task.explained_part(one, chosen, size), "seen": task.cross_attention(images[:1], chosen)}
+    assert scores.shape == (len(images), len(task.output_names))
+    for values in found.values():
+        assert values is None or values.shape == (1, *size)
+
+
 ABSTRACT = sorted(Task.__abstractmethods__)
 
 

@@ -10,7 +10,8 @@ from vitrail.deploy.artefact import certificate
 from vitrail.deploy.artefact import ship as module
 from vitrail.deploy.artefact.certificate import CertifyConfig, Tolerance
 from vitrail.deploy.artefact.ship import ShipConfig, Shipped, ship
-from vitrail.deploy.int8 import quantise
+from vitrail.deploy.int8 import judge
+from vitrail.deploy.int8.onnx_matmuls import find_layers
 from vitrail.deploy.int8.quantise import QuantiseConfig
 from vitrail.errors import BusyError, ConfigError
 from vitrail.locks import locked
@@ -72,9 +73,9 @@ def test_outside_tolerance_nothing_is_written_unless_forced(model, tmp_path, mon
 
 @pytest.mark.usefixtures("exported")
 def test_int8_that_loses_accuracy_is_not_written_and_reported(model, shipped, tmp_path, monkeypatch):
-    true, layers = quantise.closeness, len(quantise.find_layers(onnx.load(shipped[0] / "model.onnx")))
+    true, layers = judge.closeness, len(find_layers(onnx.load(shipped[0] / "model.onnx")))
     monkeypatch.setattr(
-        quantise, "closeness", lambda engine, *rest: true(engine, *rest) if len(engine.card.kept) == layers else None
+        judge, "closeness", lambda engine, *rest: true(engine, *rest) if len(engine.card.kept) == layers else None
     )
     config = ShipConfig(targets=("onnx",), certify=QUICK, quantise=QuantiseConfig(calibrate=2))
     found = ship(model, photos(4), tmp_path, config, calibration=photos(6))

@@ -6,7 +6,7 @@ import torch
 from vitrail.report import Report
 from vitrail.tasks.answer import Example
 from vitrail.tasks.segment.mask_answer import MaskAnswer
-from vitrail.tasks.segment.segment_report import drawn, lead, per_class, sections
+from vitrail.tasks.segment.segment_report import drawn, lead, legend, per_class, sections
 
 RESULTS = {
     "miou": 0.5, "pixel_accuracy": 0.8, "images": 30, "iou_of": torch.tensor([0.6, torch.nan]),
@@ -36,6 +36,7 @@ def test_worst_images_show_truth_answer_and_wrong_pixels():
     assert (wrong[:, :, 4:] == torch.tensor([225, 40, 40])[:, None, None]).all()
     assert (wrong[:, :, :4] == 90).all()
     page = Report("x", sections(RESULTS, ("sky", "road"), worst=[example])).to_html()
-    assert page.count("<img") == 4  # and the legend
+    assert page.count("<img") == 3
+    assert "&lt;b&gt;" in legend(["<b>", "road"])
     assert "50 % of the pixels wrong" in page
     assert drawn(example._replace(targets={})) is None

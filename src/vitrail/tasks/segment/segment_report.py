@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.data.targets.drawing import as_rgb, draw_classes, legend
+from vitrail.data.targets.drawing import as_rgb, class_colour, draw_classes
 from vitrail.data.targets.mask_target import IGNORE, MaskTarget
-from vitrail.report import Gallery, Group, Line, Matrix, Metric, Section, Shot, Table, Text, Unit, Value
-from vitrail.report.images import data_uri
+from vitrail.report import Group, Matrix, Metric, Picture, Section, Table, Text, Unit, Value
 from vitrail.tasks.answer import Example
 from vitrail.tasks.gallery import drawn_gallery
 from vitrail.tasks.segment.mask_answer import MaskAnswer
@@ -25,6 +25,7 @@ METRICS = {
 }
 _WORST = "The images with the most wrong pixels: the true classes, those that were found, and in red the wrong pixels."
 _WRONG = (225, 40, 40)
+_WIDE = 720  # pixels of a legend
 _CONFUSED = "Pixels. Rows are the true class, columns the class that was found."
 
 
@@ -41,10 +42,23 @@ def sections(
     matrix = Matrix("", tuple(classes), tuple(classes), results["confusion"].tolist())
     found: list[Section] = [per_class(results, classes), Group("Confusion", (Text("", _CONFUSED), matrix))]
     if worst:
-        names = Shot((data_uri(legend(classes), largest=480),), (Line("classes", "soft"),), ", ".join(classes))
-        gallery = drawn_gallery("Worst images", _WORST, worst, drawn, _wrong_pixels)
-        found.append(Gallery(gallery.title, gallery.text, (names, *gallery.shots)))
+        names = Picture("", legend(classes), "")
+        found.append(Group("Worst images", (names, drawn_gallery("", _WORST, worst, drawn, _wrong_pixels))))
     return tuple(found)
+
+
+def legend(classes: Sequence[str]) -> str:
+    """The names of classes beside their colours, as SVG."""
+    wide = 34 + 8 * max(map(len, classes))
+    across = max(1, _WIDE // wide)
+    items = []
+    for number, name in enumerate(classes):
+        left, top = number % across * wide, number // across * 24
+        colour = "rgb({} {} {})".format(*class_colour(number))
+        items.append(f'<rect x="{left}" y="{top + 4}" width="16" height="16" rx="3" fill="{colour}"/>')
+        items.append(f'<text x="{left + 22}" y="{top + 17}" font-size="14" fill="currentColor">{escape(name)}</text>')
+    size = f'viewBox="0 0 {min(len(classes), across) * wide} {-(-len(classes) // across) * 24}"'
+    return f'<svg {size} width="{min(len(classes), across) * wide}" role="img">{"".join(items)}</svg>'
 
 
 def drawn(example: Example) -> tuple[Tensor, Tensor, Tensor] | None:
