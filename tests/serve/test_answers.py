@@ -17,6 +17,7 @@ from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget, Targe
 from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.serve.overlay import MIN_SIDE
 from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.many import ManyConfig
 from vitrail.tasks.regress import RegressConfig
 from vitrail.tasks.task import TaskConfig
 
@@ -54,6 +55,27 @@ def test_answers_and_explanations_of_a_task(output: str, config: TaskConfig, tar
     check(explained, described)
     assert explained["target"] == {"index": 2, "name": "three"}
     assert post(of, "/explain", picture(), content_type="image/png").status == 200
+
+
+class Two(FakeEngine):
+    """A class and a number of every image."""
+
+    def of_means(self, means: Tensor) -> dict[str, Tensor]:
+        numbers = torch.tensor([[0.5, 2.0, -1.0]]).repeat(len(means), 1)
+        return {"classify.logits": numbers, "regress.numbers": numbers}
+
+
+def test_the_page_gets_the_answer_of_each_of_many_tasks() -> None:
+    schema = {"label": ClassTarget(classes=NAMES), "numbers": NumbersTarget(names=NAMES)}
+    many = ManyConfig(tasks={"classify": ClassifyConfig(), "regress": RegressConfig()})
+    of = app(Two(many.build(None, schema)), explainer=Halves())
+    (found,) = post(of, "/predict?display=1", picture(), content_type="image/png").data["predictions"]
+    check(found, asyncio.run(ask(of, "/openapi.json")).data["components"]["schemas"]["Answer"])
+    assert found["classify"]["answers"][0]["label"] == "two"
+    assert [part["name"] for part in found["display"]["parts"]] == ["classify", "regress"]
+    assert found["display"]["bars"][0]["label"] == "classify:two"
+    explained = post(of, "/explain?target=regress:three", picture(), content_type="image/png").data
+    assert explained["target"] == {"index": 5, "name": "regress:three"}
 
 
 def test_boxes_are_in_pixels_of_the_picture(tmp_path: Path) -> None:

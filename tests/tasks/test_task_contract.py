@@ -213,6 +213,8 @@ def test_a_graph_gives_tensors_by_name(case: Case) -> None:
     case.needs_answers()
     graph = case.task.graph(case.outputs)
     assert graph.keys() >= case.outputs.keys()
+    for name, values in case.outputs.items():
+        assert case.task.width_of(name) in (None, values.shape[-1])
     assert all(isinstance(values, torch.Tensor) and len(values) == len(case.images) for values in graph.values())
     decoded = case.task.decode({name: graph[name] for name in case.outputs})
     assert decoded == case.task.decode(case.outputs)

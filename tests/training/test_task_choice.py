@@ -58,6 +58,26 @@ def test_a_recipe_is_separated_from_its_task() -> None:
         ({"task": {"kind": "mae", "mask": 0.5}}, {}, "regress", ("regress", {}, {})),
         (SMOOTH, {"task": {"delta": 2.0}}, "regress", ("regress", {"delta": 2.0}, {"label_smoothing": 0.1})),
         ({}, {"task": {"safe": ["flip"]}}, {"kind": "regress"}, ("regress", {"safe": ["flip"]}, {})),
+        ({}, {}, "detect, depth", ("many", {"tasks": ["detect", "depth"]}, {})),
+        ({}, {}, ["detect", "depth"], ("many", {"tasks": ["detect", "depth"]}, {})),
+        (
+            {"tasks": {"detect": {"most": 9}, "segment": {}}},
+            {"tasks": {"detect": {"head": {"dim": 8}}}},
+            None,
+            ("many", {"tasks": {"detect": {"most": 9, "head": {"dim": 8}}, "segment": {}}}, {}),
+        ),
+        (
+            {"tasks": {"detect": {"most": 9}, "segment": {}}},
+            {},
+            "depth,detect",
+            ("many", {"tasks": {"depth": {}, "detect": {"most": 9}}}, {}),
+        ),
+        (
+            {},
+            {"task": {"kind": "detect,depth", "tasks": {"detect": {"most": 9}}}},
+            None,
+            ("many", {"tasks": {"detect": {"most": 9}, "depth": {}}}, {}),
+        ),
     ],
 )
 def test_later_options_override_earlier_ones(recipe: dict, changes: dict, task: object, expected: tuple) -> None:
@@ -113,6 +133,28 @@ def test_a_task_that_does_not_exist() -> None:
         split_spec({}, task="regres")
     with pytest.raises(ConfigError, match="mapping"):
         split_spec({"task": 3})
+
+
+def test_options_of_a_head_change_those_of_a_recipe() -> None:
+    recipe = {"task": {"kind": "segment", "head": {"kind": "segformer", "dim": 64}}}
+    assert split_spec(recipe, {"task": {"head": {"dropout": 0.2}}})[2].options["head"] == {
+        "kind": "segformer",
+        "dim": 64,
+        "dropout": 0.2,
+    }
+    assert split_spec(recipe, {"task": {"head": {"kind": "linear"}}})[2].options["head"] == {"kind": "linear"}
+
+
+def test_many_tasks_read_all_of_their_targets() -> None:
+    spec = split_spec({}, task="detect,depth")[2]
+    splits, wanted = open_for_task("scenes:20:16", spec)
+    assert wanted.several
+    assert list(splits.train.schema) == ["boxes", "depth"]
+    task, notes = choose_task(spec, splits, has_teacher=False)
+    assert list(task.tasks) == ["detect", "depth"]
+    assert "many" in notes[0]
+    with pytest.raises(ConfigError, match="mask"):
+        choose_task(split_spec({}, task="segment,depth")[2], splits, has_teacher=False)
 
 
 def test_a_task_that_reads_no_labels_gets_none() -> None:

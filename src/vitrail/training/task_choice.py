@@ -75,8 +75,10 @@ def _parsed(task: TaskChoice | None) -> _Given:
         return _Given(task.kind, {name: getattr(task, name) for name in option_names(type(task))})
     if isinstance(task, str) and "," not in task:
         return _Given(task, {})
-    if not isinstance(task, Mapping):
+    if isinstance(task, str) or _are_names(task):
         return _Given(_MANY, {SEVERAL: _named(task)})
+    if not isinstance(task, Mapping):
+        raise ConfigError(f"task is {task!r}; it must be the name of a task, a list, or a mapping of its options")
     given = dict(task)
     kind = given.pop("kind", None)
     if isinstance(kind, str) and "," in kind:  # --task a,b beside --set task.balance=...

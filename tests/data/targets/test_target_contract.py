@@ -255,6 +255,30 @@ def check_batches(kind: type[Target], example: Example) -> None:
         assert (found.shape, found.dtype) == (shape_at(target, values[:size], (8, 8)), values.dtype)
 
 
+def check_known(kind: type[Target], example: Example) -> None:
+    target, values, _ = read(kind, example)
+    pixels = loaded(target, values)
+    for some in (values, pixels):
+        assert target.known(some).dtype == torch.bool
+        assert target.known(some).tolist() == [True] * len(some)
+    if kind.unknown is Target.unknown:
+        with pytest.raises(DataError, match="every"):
+            target.unknown(values)
+        return
+    none = target.unknown(values)
+    assert (none.shape, none.dtype) == (values[0].shape, values.dtype)
+    assert target.known(torch.cat([values, none[None]])).tolist() == [True] * len(values) + [False]
+    assert target.text(none) == "not annotated"
+    assert target.align(none[None], target, name="x").shape == none[None].shape
+    augment = Augment(AugmentConfig(), Preprocess(image_size=(8, 8)), seed=0, schema={kind.field: target})
+    batch = Batch(
+        torch.zeros(1, 3, 16, 16, dtype=torch.uint8), {kind.field: loaded(target, none[None])}, torch.arange(1)
+    )
+    assert target.known(augment(batch, epoch=0).targets[kind.field]).tolist() == [False]
+    target.audit({"train": torch.cat([values, none[None]]), "val": none[None]})
+    assert target.groups(none[None]) == [None]
+
+
 def check_digest(kind: type[Target], example: Example) -> None:
     target, values, _ = read(kind, example)
     other = values.clone()

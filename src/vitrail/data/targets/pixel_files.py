@@ -37,7 +37,7 @@ def path_of(value: Tensor, length: int) -> Path | None:
 
 def has_file(values: Tensor, length: int) -> Tensor:
     """Which references name a file: N L -> N bool."""
-    return values[:, length + _FACTS.size :].any(dim=1)
+    return (values[:, length + _FACTS.size :] > 0).any(dim=1)
 
 
 def _facts(path: Path | None) -> bytes:
