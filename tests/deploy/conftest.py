@@ -28,7 +28,7 @@ def shipped(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.fixture(scope="session")
 def numbers() -> TrainedModel:
-    return trained(kind="numbers", depth=1)
+    return trained(kind="numbers", depth=1, patch={"kind": "conv", "halvings": 3})  # with convolutions, norms between
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,13 @@ from vitrail.deploy.artefact.export import OPSET, to_program, write_onnx, write_
 from vitrail.deploy.artefact.opening import open_engine
 from vitrail.errors import Unsupported
 
-# To write ONNX takes torch 3 to 13 s a family, however small; `make test-all` does the others, too. That each of them
-# has a graph of torch.export at all is part of the model contract; of a ViT, `shipped` covers it.
-QUICK = {"resnet18": {"dims": (16, 32), "depths": (1, 1)}}  # fewer stages than the family has, as each takes seconds
-FAMILIES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in one_of_each_family()]
 
-
-@pytest.mark.parametrize("name", FAMILIES)
+# To write ONNX takes torch 3 to 13 s a family, however small. `shipped` is a ViT in every kind of artefact, and
+# `shipped_numbers` one with convolutions; that each family has a graph is part of the model contract.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", one_of_each_family())
 def test_family_exports_to_every_kind_of_artefact(name, tmp_path):
-    model = trained(name, **QUICK.get(name, {}))
+    model = trained(name)
     eager, card = TorchEngine(model), Card.of(model)
     program = to_program(eager.module)
     images = np.random.default_rng(0).integers(0, 256, (3, 60, 50, 3), dtype=np.uint8)
