@@ -72,6 +72,12 @@ def open_run(folder: Path) -> Any:
     return opened.about, repr(opened), opened.predict(torch.zeros(3, 32, 32, dtype=torch.uint8))
 
 
+def open_headed(folder: Path) -> Any:
+    import vitrail
+
+    return vitrail.open(folder).predict(torch.zeros(3, 32, 32, dtype=torch.uint8))
+
+
 def open_artefact(folder: Path) -> Any:
     from vitrail.deploy.artefact.opening import open_engine
     from vitrail.runs.predict import predict
@@ -222,6 +228,7 @@ ALL = (
     Loader("timm checkpoint", [lambda: given.checkpoint("timm"), given.sharded], WEIGHTS, load_checkpoint),
     Loader("hugging face checkpoint", [lambda: given.checkpoint("hf")], WEIGHTS, load_checkpoint),
     Loader("convnext checkpoint", [lambda: given.checkpoint("hf", "convnext_tiny")], WEIGHTS, load_checkpoint),
+    Loader("hugging face heads", [functools.partial(given.headed, name) for name in given.HEADS], WEIGHTS, open_headed),
     Loader("torch archive", [lambda: given.torch_checkpoint(legacy=False)], {".pth": archive}, load_checkpoint),
     Loader("torch pickle", [lambda: given.torch_checkpoint(legacy=True)], {".pth": pickled}, load_checkpoint),
     Loader("run", [given.run_without_sums, given.run], {**WEIGHTS, "SHA256SUMS": words}, open_run),

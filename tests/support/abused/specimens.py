@@ -68,6 +68,19 @@ def checkpoint(to: str, name: str = "vit_tiny_patch16") -> Files:
     return {name.removeprefix("theirs/"): data for name, data in folder_files(make).items()}
 
 
+HEADS = ("DETR", "Deformable DETR", "RT-DETR", "SegFormer", "EoMT, windows", "EoMT, padded", "DPT")
+
+
+@cache
+def headed(name: str) -> Files:
+    """A detector, segmenter or depth model of Hugging Face, with its processor."""
+    from parity import processors
+
+    processors.transformers.logging.disable_progress_bar()
+    case = next(case for case in processors.CASES if case.name == name)
+    return folder_files(lambda folder: processors.write(case, folder))
+
+
 @cache
 def torch_checkpoint(*, legacy: bool) -> Files:
     """A .pth of torchvision's or timm's kind, as an archive or as one pickle."""
