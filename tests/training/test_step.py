@@ -12,6 +12,7 @@ from vitrail.data.augment.augmentation import Augment, AugmentConfig, MixConfig
 from vitrail.data.augment.mix import Mix
 from vitrail.data.dataset import Batch
 from vitrail.data.randomness import Stream
+from vitrail.errors import ConfigError
 from vitrail.training.distributed import World
 from vitrail.training.optim.optimiser import set_rate
 from vitrail.training.step import fused, recordable
@@ -89,3 +90,10 @@ def test_recorded_steps_repeat_themselves(tmp_path: Path) -> None:
         for name in ("first", "again")
     )
     assert [entry["train"] for entry in first.history] == [entry["train"] for entry in again.history]
+
+
+def test_a_batch_that_is_too_small_for_a_norm(tmp_path: Path) -> None:
+    small = {"dims": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "stem_dim": 8, "bottleneck": False}
+    run = {"model": "resnet18", "image_size": 32, "options": small, "batch_size": 1, "folder": tmp_path / "run"}
+    with pytest.raises(ConfigError, match="batch"):
+        vitrail.train(split(photos(8)), silent=True, **run)

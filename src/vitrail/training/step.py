@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from vitrail.data.dataset import Batch
+from vitrail.errors import ConfigError
 from vitrail.hardware import Precision, autocast
 from vitrail.training.distributed import World, gradients
 from vitrail.training.optim.optimiser import clip, set_rate
@@ -53,7 +54,7 @@ class Step:
 
     def _backward(self, part: Batch, epoch: int | Tensor, share: float) -> dict[str, Tensor]:
         batch = self.treat(part, epoch)
-        with autocast(self.device, self.precision):
+        with autocast(self.device, self.precision), _plain_words(len(batch.images)):
             losses = self.loss(batch)
         self.learner.scaler.scale(losses["loss"] * share).backward()
         return {name: value.detach().float() * share for name, value in losses.items()}
@@ -65,6 +66,20 @@ class Step:
         learner.scaler.step(learner.optimiser)
         learner.scaler.update()
         return norm
+
+
+@contextlib.contextmanager
+def _plain_words(images: int) -> Iterator[None]:
+    """Says what to do where a norm cannot be computed."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            f"a norm of the model sees one value per channel in a batch of {images}: use a larger batch (--batch-size; "
+            "it is at most the number of training images) or larger images (--image-size)"
+        ) from error
 
 
 @dataclass(kw_only=True)
