@@ -23,7 +23,7 @@ TINY = {
 }  # fmt: skip
 PLAN = {name: value for name, value in TINY.items() if name not in ("device", "val", "model")}
 # Options of tasks whose defaults are too large for a test.
-_HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "encoder_depth": 1, "decoder_depth": 2}
+_HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "encoder_depth": 1, "decoder_depth": 1}
 OPTIONS: dict[str, dict[str, Any]] = {
     "detect": {"head": _HEAD | {"queries": 10, "levels": 2, "denoising": 8}, "most": 10},
     "segment": {"head": {"kind": "segformer", "dim": 16}},
@@ -35,6 +35,8 @@ CASES = [
     for kind, config in TaskConfig.kinds.items()
     for target in ((SEVERAL,) if kind == "many" else config.target_kinds or (UNLABELLED,))
 ]
+
+_MADE: dict[tuple[str, str], "Case"] = {}
 
 
 def base_of(kind: str) -> str | None:
@@ -107,8 +109,14 @@ def _paths(options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def make_case(kind: str, target: str, folder: Path) -> Case:
-    """Data on disk and a run of two epochs."""
+def make_case(kind: str, target: str, folders: pytest.TempPathFactory) -> Case:
+    """Data on disk and a run of two epochs: one for all tests of a process."""
+    if (kind, target) not in _MADE:
+        _MADE[kind, target] = _new_case(kind, target, folders.mktemp("task"))
+    return _MADE[kind, target]
+
+
+def _new_case(kind: str, target: str, folder: Path) -> Case:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITRAIL_CACHE", str(folder / "cache"))
         data = MAKERS[target](folder)

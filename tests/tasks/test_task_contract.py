@@ -34,7 +34,7 @@ from vitrail.training.verify import verify_resume
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return make_case(*request.param, tmp_path_factory.mktemp("task"))
+    return make_case(*request.param, tmp_path_factory)
 
 
 def test_every_kind_of_target_has_data() -> None:
