@@ -52,10 +52,9 @@ def made_fold(number: int, *, multi_label: bool, **options: Any) -> Fold:
     labels = torch.randint(0, 2, (20,), generator=draw)
     truth = torch.eye(2)[labels] if multi_label else labels
     logits = torch.randn(20, 2, generator=draw) + torch.eye(2)[labels]
-    return Fold(
-        number=number, model=model, data=photos(20), ids=tuple(range(20)), outputs={"logits": logits},
-        targets={task.field: truth},
-    )  # fmt: skip
+    found = Fold(number, model, photos(20))
+    found.add({"logits": logits}, {task.field: truth}, list(range(20)))
+    return found
 
 
 def ensemble(folder: Path, *, multi_label: bool = False, **options: Any) -> tuple[TrainedModel, list[Fold]]:
@@ -81,8 +80,8 @@ def test_it_answers_with_the_mean_of_its_members(tmp_path: Path, multi_label: bo
 def test_it_takes_its_decision_from_all_folds_together(tmp_path: Path) -> None:
     model, folds = ensemble(tmp_path / "run", goal=RecallGoal(of="light", at_least=1.0))
     assert model.task.decision.offsets
-    joined = [fold.model.task.probabilities(fold.outputs["logits"]).log() for fold in folds]
-    labels = torch.cat([fold.targets["label"] for fold in folds])
+    joined = [fold.model.task.probabilities(fold.logits).log() for fold in folds]
+    labels = torch.cat([fold.labels for fold in folds])
     assert bool((model.task.choose(torch.cat(joined))[labels == 1] == 1).all())
 
 

@@ -16,10 +16,9 @@ def numbers_fold(number: int) -> Fold:
     task = regressor().eval()
     model = TrainedModel(source=f"fold-{number}", backbone=task.backbone, preprocess=Preprocess(), head=task)
     truth = torch.randn(12, 2, generator=torch.Generator().manual_seed(number))
-    outputs = {"numbers": truth + 0.1}
-    return Fold(
-        number=number, model=model, data=photos(12), ids=tuple(range(12)), outputs=outputs, targets={task.field: truth}
-    )
+    found = Fold(number, model, photos(12))
+    found.add({"numbers": truth + 0.1}, {task.field: truth}, list(range(12)))
+    return found
 
 
 def test_folds_of_numbers_have_scores_and_no_ensemble() -> None:

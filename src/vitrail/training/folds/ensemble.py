@@ -33,6 +33,7 @@ def write_ensemble(folder: Path, folds: Sequence[Fold], pooled: Mapping[str, Any
     assert isinstance(config, ClassifierConfig)  # noqa: S101  (checked by `can_join`)
     task = replace(config, members=len(folds))
     joined = task.build(None, record.schema)
+    assert isinstance(joined, Classifier)  # noqa: S101  (a classifier's config builds one)
     if isinstance(joined, Classify):
         joined.load_state({"members": [_temperature(fold) for fold in folds]})
     _adopt(joined, folds)
@@ -51,16 +52,16 @@ def write_ensemble(folder: Path, folds: Sequence[Fold], pooled: Mapping[str, Any
     return open_model(folder)
 
 
-def _adopt(joined: Task, folds: Sequence[Fold]) -> None:
+def _adopt(joined: Classifier, folds: Sequence[Fold]) -> None:
     """Takes over thresholds, or the decision of a goal, that the outputs of all folds together suggest."""
     if isinstance(joined, Classify) and joined.config.goal is None:
         return
     meter = joined.metrics()
     for fold in folds:
-        logits = fold.outputs["logits"]
+        logits = fold.logits
         if not isinstance(joined, MultiLabel):  # as the ensemble's are: logarithms of calibrated probabilities
             logits = mean_log_probability([logits], [_temperature(fold)])
-        meter.update({"logits": logits}, fold.targets)
+        meter.update({"logits": logits}, {joined.field: fold.labels})
     joined.adopt(meter.compute())
 
 

@@ -1,11 +1,11 @@
 """Out-of-fold predictions: each image by the model whose fold held it out, pooled, with intervals."""
 
+import copy
 import csv
 import io
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from vitrail.runs.evaluate import numbers
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.strict_json import to_json
 from vitrail.tasks.classify import Classify
+from vitrail.tasks.classify.classifier import Classifier
 
 _BATCH = 128
 _CANDIDATES = 100  # of an answer in the table
@@ -34,36 +35,44 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 _NORMAL = 1.960
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fold:
-    """A fold that was trained, and what its model says of the images that it held out."""
+    """A fold that was trained, and what its model says of the images that it held out.
 
-    number: int
-    model: TrainedModel
-    data: Dataset  # the images that were held out
-    ids: tuple[int, ...]  # those that could be read
-    outputs: Mapping[str, Tensor]
-    targets: Mapping[str, Tensor]
+    `meter` and `rows` are filled batch by batch; the logits of a classifier are kept, other outputs may be large.
+    """
+
+    def __init__(self, number: int, model: TrainedModel, data: Dataset) -> None:
+        self.number, self.model, self.data = number, model, data
+        self.meter, self.rows, self.ids = model.task.metrics(), list[dict[str, Any]](), list[int]()
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], ids: Sequence[int]) -> None:
+        """Takes in a batch of outputs for held-out images of these numbers, all on the CPU."""
+        task = self.model.task
+        self.meter.update(outputs, targets)
+        try:
+            answers = task.decode(outputs, top=max(1, min(len(task.output_names) or 5, _CANDIDATES)))
+            said = [answer.row() for answer in answers]
+        except Unsupported:  # a task without answers
+            said = [{} for _ in ids]
+        for at, index in enumerate(ids):
+            truth = [target.text(targets[name][at]) for name, target in task.schema.items()]
+            group = {} if self.data.groups is None else {"group": self.data.groups[index]}
+            row = {"image": self.data.key(index), "fold": self.number, **group, "truth": "; ".join(truth), **said[at]}
+            self.rows.append(row)
+        self.ids += ids
+        if isinstance(task, Classifier):
+            self._kept.append((outputs["logits"], targets[task.field]))
 
     @property
-    def meter(self) -> Any:
-        """A meter that has seen these images."""
-        meter = self.model.task.metrics()
-        meter.update(self.outputs, self.targets)
-        return meter
+    def logits(self) -> Tensor:
+        """Of a classifier: M K."""
+        return torch.cat([logits for logits, _ in self._kept])
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """A row of the table for each image."""
-        task = self.model.task
-        try:
-            answers = task.decode(self.outputs, top=max(1, min(len(task.output_names) or 5, _CANDIDATES)))
-        except Unsupported:
-            answers = []
-        for at, index in enumerate(self.ids):
-            truth = [target.text(self.targets[name][at]) for name, target in task.schema.items()]
-            group = {} if self.data.groups is None else {"group": self.data.groups[index]}
-            said = answers[at].row() if answers else {}
-            yield {"image": self.data.key(index), "fold": self.number, **group, "truth": "; ".join(truth), **said}
+    @property
+    def labels(self) -> Tensor:
+        """The truth of a classifier: M, or M K."""
+        return torch.cat([labels for _, labels in self._kept])
 
 
 def predict_fold(folder: Path, number: int, device: torch.device) -> Fold:
@@ -78,22 +87,17 @@ def predict_fold(folder: Path, number: int, device: torch.device) -> Fold:
     data = align(splits.test, record.schema)
     images = open_images(data, stored_as(data, model.preprocess, cropped=False))
     fitted = images.prepare(model.preprocess) == model.preprocess.normalise
-    made, truths, ids = [], [], list[int]()
+    fold = Fold(number, model, data)
     for batch in make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=device).epoch(0):
         outputs = model.outputs(batch.images if fitted else model.preprocess.fit(batch.images)[0])
-        made.append({name: values.cpu() for name, values in outputs.items()})
-        truths.append({name: values.cpu() for name, values in batch.targets.items()})
-        ids += batch.ids.tolist()
-    return Fold(number=number, model=model, data=data, ids=tuple(ids), outputs=_stacked(made), targets=_stacked(truths))
-
-
-def _stacked(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        made, truths = ({name: one.cpu() for name, one in some.items()} for some in (outputs, batch.targets))
+        fold.add(made, truths, batch.ids.tolist())
+    return fold
 
 
 def write_table(file: Path, folds: Sequence[Fold]) -> None:
     """A CSV file with a row for each image: its fold, its truth, and what was said of it."""
-    rows = [row for fold in folds for row in fold.rows()]
+    rows = [row for fold in folds for row in fold.rows]
     text = io.StringIO()
     table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     table.writeheader()
@@ -137,10 +141,10 @@ def scores(folds: Sequence[Fold], pooled: Mapping[str, Any]) -> list[Score]:
 
 def pool(folds: Sequence[Fold]) -> Mapping[str, Any]:
     """The metrics of all images together."""
-    first, *others = (fold.meter for fold in folds)
-    for other in others:
-        first.merge(other)
-    found: Mapping[str, Any] = first.compute()
+    whole = copy.deepcopy(folds[0].meter)
+    for other in folds[1:]:
+        whole.merge(other.meter)
+    found: Mapping[str, Any] = whole.compute()
     return found
 
 
@@ -153,8 +157,8 @@ def _pooled_intervals(folds: Sequence[Fold]) -> dict[str, Interval]:
     for fold in folds:
         own = fold.model.task
         assert isinstance(own, Classify)  # noqa: S101  (folds are of one task)
-        truth.append(fold.targets[own.field])
-        right.append(own.choose(fold.outputs["logits"]) == truth[-1])
+        truth.append(fold.labels)
+        right.append(own.choose(fold.logits) == fold.labels)
         groups = fold.data.groups
         names += [f"{fold.number} {index}" if groups is None else groups[index] for index in fold.ids]
     labels, hits = torch.cat(truth).numpy(), torch.cat(right).numpy()
