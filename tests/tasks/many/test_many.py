@@ -243,6 +243,7 @@ def test_names() -> None:
     [
         ([], "names"),
         (["mae", "detect"], "mae"),
+        (["distill", "detect"], "distill"),
         (["detekt"], "detect"),
         ({"path": {"kind": "detect"}}, "path"),
         ({"a b": {"kind": "detect"}}, "a b"),

@@ -38,7 +38,7 @@ class ManyConfig(DenseConfig, kind="many"):
                 raise ConfigError(
                     f"{name!r} is not allowed as the name of a task; use another, such as {config.kind!r}"
                 )
-            if not config.target_kinds or isinstance(config, ManyConfig):
+            if not config.target_kinds or isinstance(config, ManyConfig) or config.stored().kind != config.kind:
                 raise ConfigError(f"task {config.kind!r} cannot be one of many; train it alone")
         kinds = self.wanted().kinds
         if twice := [kind for kind in kinds if kinds.count(kind) > 1]:

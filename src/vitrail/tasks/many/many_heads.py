@@ -187,7 +187,10 @@ class Many(Task):
 
     def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """The sections of each task under its name, and the worst images."""
-        each = self._each(results, lambda task, own: task.evidence(own))
+        each = {
+            name: task.evidence(part_of(results, name), many_report.examples_of(name, task, examples))
+            for name, task in self.parts()
+        }
         return many_report.sections(each, examples)
 
     def lead(self, results: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vitrail.report import Group, Metric, Section
-from vitrail.tasks.answer import Examples
+from vitrail.tasks.answer import Example, Examples
 from vitrail.tasks.gallery import example_gallery
 from vitrail.tasks.many.many_meter import SCORE
 from vitrail.tasks.many.many_names import joined
@@ -28,6 +28,28 @@ def metrics(tasks: Mapping[str, Task]) -> dict[str, Metric]:
 def _named(task: str, metric: Metric) -> Metric:
     curve = f"{task} {metric.curve}" if metric.curve else ""
     return replace(metric, title=f"{task} {metric.title}", curve=curve, is_loss=False)
+
+
+def examples_of(name: str, task: Task, examples: Examples) -> Examples:
+    """The same images as examples of one task, without those that lack its targets.
+
+    A task that is right or wrong gets none: which of these images it is wrong on is not known.
+    """
+    worst, first = (
+        [one for example in some if (one := _example_of(name, task, example)) is not None]
+        for some in (examples.worst, examples.first)
+    )
+    return Examples(worst, first, examples.preprocess)
+
+
+def _example_of(name: str, task: Task, example: Example) -> Example | None:
+    values = {field: example.targets[field] for field in task.schema if field in example.targets}
+    known = [bool(task.schema[field].known(value[None])) for field, value in values.items()]
+    answer = example.answer.parts()[name]
+    if answer.decides or len(values) < len(task.schema) or not all(known):
+        return None
+    truth = "; ".join(task.schema[field].text(value) for field, value in values.items())
+    return example._replace(answer=answer, truth=truth, targets=values)
 
 
 def sections(each: Mapping[str, Sequence[Section]], examples: Examples) -> tuple[Section, ...]:
