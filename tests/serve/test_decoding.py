@@ -29,7 +29,7 @@ from vitrail.serve import decoding
 from vitrail.serve.app import App
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import ServeConfig
-from vitrail.serve.decoding import Decoder, DecoderPool, fork_server
+from vitrail.serve.decoding import Decoder, DecoderPool, ForkServer, fork_server
 from vitrail.serve.overlay import display_whole
 from vitrail.serve.predict import _fit
 from vitrail.serve.upload import File
@@ -219,6 +219,17 @@ def test_processes_that_were_killed_are_replaced(kill: str, made: list[Decoder])
         decoded += [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
     assert torch.equal(*decoded)
     assert len(made) == 2
+
+
+def test_a_fork_server_ends_with_its_process() -> None:
+    server = ForkServer()
+    server.prepare()
+    started = server._process
+    assert started is not None
+    server.close(os.getpid() + 1)  # as in a fork
+    assert started.poll() is None
+    server.close(os.getpid())
+    assert started.poll() is not None
 
 
 def test_a_decoder_that_stops_answering_is_killed() -> None:

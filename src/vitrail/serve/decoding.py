@@ -1,6 +1,7 @@
 """Decoding in processes that can be killed: a pool of them, shared fairly among requests."""
 
 import asyncio
+import atexit
 import contextlib
 import fcntl
 import functools
@@ -83,6 +84,12 @@ class ForkServer:
         except OSError:  # the fork server is gone, and its decoders with it
             return int(signal.SIGKILL)
 
+    def close(self, owner: int) -> None:
+        """Ends the process and its decoders; in a forked copy of its owner, nothing."""
+        if os.getpid() == owner:
+            with self._lock:
+                self._close()
+
     def _ask(self, message: dict[str, Any], *descriptors: int) -> int:
         with self._lock:
             for _ in range(2):  # a fork server that was killed is replaced
@@ -116,8 +123,10 @@ class ForkServer:
 
 @functools.cache
 def fork_server(process: int) -> ForkServer:
-    """The fork server of this process: a forked copy of it must not use the same."""
-    return ForkServer()
+    """The fork server of this process, until its end: a forked copy of it must not use the same, nor end it."""
+    made = ForkServer()
+    atexit.register(made.close, process)
+    return made
 
 
 class Decoder:
