@@ -9,7 +9,7 @@ from support.shipped import first, trained
 
 from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.engine import TorchEngine, servable
-from vitrail.deploy.artefact.export import OPSET, to_program, write_onnx, write_openvino, write_torch
+from vitrail.deploy.artefact.export import OPSET, to_program, untraced, write_onnx, write_openvino, write_torch
 from vitrail.deploy.artefact.opening import open_engine
 from vitrail.errors import Unsupported
 
@@ -68,3 +68,13 @@ def test_a_model_without_a_graph_says_why():
     module.task.backbone = Wild()
     with pytest.raises(Unsupported, match="Wild"):
         to_program(module)
+
+
+def test_traces_are_off_while_a_graph_is_made_and_on_again():
+    before = getattr(torch.fx.config, "do_not_emit_stack_traces", None)
+    if before is None:
+        pytest.skip("this torch has no such option")
+    with pytest.raises(KeyboardInterrupt), untraced():
+        assert torch.fx.config.do_not_emit_stack_traces
+        raise KeyboardInterrupt
+    assert torch.fx.config.do_not_emit_stack_traces == before

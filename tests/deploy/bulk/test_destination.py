@@ -1,9 +1,11 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.small_detector import detector
 from support.small_tasks import classifier
 
+from vitrail.data.targets import DepthTarget, MaskTarget
 from vitrail.deploy.bulk.coco_file import CocoFile
 from vitrail.deploy.bulk.destination import check_destination, destination
 from vitrail.deploy.bulk.table_files import TableFile
@@ -29,3 +31,9 @@ def test_a_suffix_without_a_format_is_refused(tmp_path):
         check_destination(Path("a.cvs"))
     check_destination(tmp_path)
     check_destination(Path("boxes.json"))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("masks", "mask"), ("my-depth", "depth"), ("out", "mask")])
+def test_the_name_of_a_folder_chooses_between_maps(name, kind):
+    task = SimpleNamespace(schema={"mask": MaskTarget(classes=("a",)), "depth": DepthTarget()}, columns=("x",))
+    assert destination(Path(name), task).kind == kind
