@@ -140,9 +140,10 @@ _LEGEND = (
     "Every artefact and the eager float32 model ran on the same real images. Error is the largest difference of "
     "outputs over the largest output; cosine is the least of all images; same answer is the share of images with the "
     "same answer, or of boxes and pixels where an answer has many. Speed is the eager model's time over the artefact's "
-    "in the same round: the median, and the range of the middle half; both include the preprocessing. An artefact outside its tolerance is not written unless forced. "
-    "Running a file in another precision than its own (OpenVINO's bf16, int8 without calibration) is not covered: "
-    "`vitrail bench` measures its speed and its answers, and never chooses one with different answers."
+    "in the same round: the median, and the range of the middle half; both include the preprocessing. An artefact "
+    "outside its tolerance is not written unless forced. Running a file in another precision than its own (OpenVINO's "
+    "bf16, int8 without calibration) is not covered: `vitrail bench` measures its speed and its answers, and never "
+    "chooses one with different answers."
 )
 
 
