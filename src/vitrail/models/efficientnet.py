@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.config import Positive
@@ -15,6 +16,7 @@ from vitrail.layers.conv import ConvNorm, InvertedResidual
 from vitrail.layers.patch import Grid
 from vitrail.layers.residual import linear_ramp
 from vitrail.layers.stage import MapStage
+from vitrail.models.backbone import Features
 from vitrail.models.family import Family, Preset
 from vitrail.models.mobile import Mobile, MobileConfig
 
@@ -28,11 +30,13 @@ class EfficientNetConfig(MobileConfig):
 
     `pad_after` has a flag for the stem and for each group with stride 2: whether its convolution is padded as in the
     authors' code for even sizes, with one pixel less at the top and left; odd sizes are then rounded down. `lite`
-    leaves out squeeze-excite and takes ReLU6 for SiLU.
+    leaves out squeeze-excite and takes ReLU6 for SiLU. `pool_levels` lets the head also read the mean of each level:
+    textures are in the fine ones.
     """
 
     eps: Positive = 1e-5
     lite: bool = False
+    pool_levels: bool = False
     pad_after: tuple[bool, ...] = (False,) * 5
 
     def __post_init__(self) -> None:
@@ -116,6 +120,18 @@ class EfficientNet(Mobile):
         stem = PadAfter if config.pad_after[0] else ConvNorm
         stages = (MapStage(blocks) for blocks in levels)
         super().__init__(config, stages, stem=stem, activation=activation, eps=config.eps)
+
+    @property
+    def width(self) -> int:
+        """The width of the vector that the head reads."""
+        return super().width + (sum(self.config.level_dims) if self.config.pool_levels else 0)
+
+    def pooled(self, features: Features) -> Tensor:
+        """Features -> the input of the head, B D."""
+        last = super().pooled(features)
+        if not self.config.pool_levels:
+            return last
+        return torch.cat([last, *(level.mean(dim=(2, 3)) for level in features.pyramid)], dim=1)
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)

@@ -1,0 +1,140 @@
+"""What a run does where nothing is named: the setting that did best on measured sets like the data at hand.
+
+`first_try.json` has a cell for each set that `benchmarks/first_try.py` measured: how many images and classes, their
+size and colour, and the accuracy and seconds (two cores of a CPU) of every setting.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from vitrail.data.targets import ClassTarget, Schema
+from vitrail.hardware import device
+from vitrail.packaged import NAME as PACKAGED
+from vitrail.packaged import PHOTOS
+from vitrail.training.first_model import Sampled
+
+_NEAR = 4  # measured sets that the expected accuracy is taken from
+_PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
+_UNKNOWN = -0.1  # the accuracy below the best that is assumed of a setting that was not measured on a set
+_LEAST, _MOST = 16, 256  # pixels: images outside of this are like those at its ends
+
+
+class Setting(NamedTuple):
+    """Weights to start from, changes to the recipe of fine-tuning, and what that is in words."""
+
+    start: str
+    changes: Mapping[str, Any]
+    about: str
+
+
+SETTINGS = {
+    "probe-photos": Setting(PHOTOS, {"probe": "linear"}, "a linear head on the features of a packaged network"),
+    "tune-late": Setting(
+        PHOTOS,
+        {"fit_head": True, "freeze_until": "stages.3", "epochs": 8},
+        "the last stages of a packaged network are fine-tuned",
+    ),
+    "tune-photos": Setting(PHOTOS, {"fit_head": True}, "a packaged network is fine-tuned"),
+    "tune-packaged": Setting(PACKAGED, {}, "the packaged vit32_conv is fine-tuned"),
+    "lora-packaged": Setting(PACKAGED, {"lora": 8}, "low-rank updates of the packaged vit32_conv are trained"),
+    "probe-packaged": Setting(
+        PACKAGED, {"probe": "linear"}, "a linear head on the features of the packaged vit32_conv"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A set that was measured: what it is like, and accuracy and seconds by setting."""
+
+    images: int
+    classes: int
+    pixels: int
+    grey: bool
+    results: Mapping[str, tuple[float, float]]
+
+    def distance(self, other: "Cell") -> float:
+        """How unlike two sets are: doublings of the image size and, for half as much, of the number of images."""
+        sizes = (math.log2(min(max(cell.pixels, _LEAST), _MOST)) for cell in (self, other))
+        counts = (math.log2(max(cell.images, 1)) for cell in (self, other))
+        return abs(next(sizes) - next(sizes)) + abs(next(counts) - next(counts)) / 2 + (self.grey != other.grey) / 2
+
+
+class FirstTry(NamedTuple):
+    """What is done, and a sentence about it."""
+
+    setting: Setting
+    note: str
+
+
+@cache
+def measured() -> tuple[Cell, ...]:
+    """All cells of the package."""
+    text = resources.files("vitrail.training").joinpath("first_try.json").read_text()
+    cells = json.loads(text)["cells"]
+    return tuple(
+        Cell(**{**cell, "results": {name: tuple(pair) for name, pair in cell["results"].items()}}) for cell in cells
+    )
+
+
+def first_try(images: int, classes: int, seen: Sampled, *, on_cpu: bool = True) -> FirstTry:
+    """The setting with the least regret on measured sets, near ones counting most, that ends in time on a CPU."""
+    here = Cell(images, classes, max(seen.height, seen.width), seen.grey, {})
+    cells = sorted(measured(), key=here.distance)
+    best = max(_known(cells), key=lambda name: _merit(name, here, cells, on_cpu=on_cpu))
+    near = [cell for cell in cells if best in cell.results][:_NEAR]
+    shares = [cell.results[best][0] for cell in near]
+    setting, seconds = SETTINGS[best], _seconds(best, here, near)
+    note = (
+        f"no model was named: {setting.about}, which did best on measured sets like this one (test accuracy "
+        f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % on {len(near)} of them; about {_minutes(seconds)} on "
+        "two cores of a CPU). docs/first-try.md says how else; --model and --from override it"
+    )
+    return FirstTry(setting, note)
+
+
+def first_try_for(
+    schema: Schema, images: int, seen: Sampled, changes: Mapping[str, Any], *, kind: str | None
+) -> FirstTry | None:
+    """The first try for data with one class an image, unless the caller changes what the model is or learns from."""
+    targets = [target for target in schema.values() if isinstance(target, ClassTarget)]
+    free = (
+        kind in (None, "classify") and not {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
+    )
+    if not free or len(targets) != 1 or not seen.height or not measured():
+        return None
+    return first_try(images, len(targets[0].classes), seen, on_cpu=device().type == "cpu")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+
+
+def _known(cells: list[Cell]) -> list[str]:
+    return [name for name in SETTINGS if any(name in cell.results for cell in cells)]
+
+
+def _merit(name: str, here: Cell, cells: list[Cell], *, on_cpu: bool) -> float:
+    """How far a setting is below the best of each set, as a weighted mean; much less where it takes too long."""
+    weights = [1 / (0.5 + here.distance(cell)) ** 2 for cell in cells]
+    merits = [_below(name, cell) for cell in cells]
+    mean = sum(weight * merit for weight, merit in zip(weights, merits, strict=True)) / sum(weights)
+    near = [cell for cell in cells if name in cell.results][:_NEAR]
+    return mean - (1.0 if on_cpu and _seconds(name, here, near) > _PATIENCE else 0.0)
+
+
+def _below(name: str, cell: Cell) -> float:
+    """How far a setting is below the best of a set; a guess where it was not measured."""
+    if name not in cell.results:
+        return _UNKNOWN
+    return cell.results[name][0] - max(accuracy for accuracy, _ in cell.results.values())
+
+
+def _seconds(name: str, here: Cell, near: list[Cell]) -> float:
+    """The seconds that a setting takes, in proportion to the number of images."""
+    return max(5.0, sum(cell.results[name][1] / cell.images for cell in near) / len(near) * here.images)

@@ -1,0 +1,81 @@
+"""What a run does where nothing is named: decided by measured cells, and said."""
+
+from pathlib import Path
+
+import pytest
+from support.small_data import grey_squares, photos, split
+
+from vitrail.data.targets import ClassTarget, NumbersTarget
+from vitrail.errors import HeadNotice
+from vitrail.packaged import PHOTOS
+from vitrail.training import first_try as table
+from vitrail.training.first_model import Sampled
+from vitrail.training.first_try import SETTINGS, Cell, first_try, first_try_for, measured
+from vitrail.training.plan import make_plan
+
+TUNED = {"tune-late": (0.85, 600), "tune-packaged": (0.8, 300)}
+CELLS = (
+    Cell(300, 4, 100, grey=False, results={"probe-photos": (0.90, 10), "tune-packaged": (0.88, 60)}),
+    Cell(3000, 2, 300, grey=True, results={"probe-photos": (0.79, 60), **TUNED}),
+    Cell(2000, 10, 28, grey=True, results={"probe-photos": (0.94, 60), "tune-packaged": (0.98, 200)}),
+)
+CLASSES = {"label": ClassTarget(classes=("a", "b"))}
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "measured", lambda: CELLS)
+
+
+def test_the_table_of_the_package_has_known_settings_and_possible_numbers() -> None:
+    for cell in measured():
+        assert cell.results.keys() <= SETTINGS.keys()
+        assert cell.images > 0
+        assert all(0 < accuracy <= 1 and seconds > 0 for accuracy, seconds in cell.results.values())
+
+
+@pytest.mark.usefixtures("cells")
+@pytest.mark.parametrize(
+    ("images", "side", "grey", "expected"),
+    [(200, 120, False, "probe-photos"), (2500, 280, True, "tune-late"), (1500, 32, True, "tune-packaged")],
+)
+def test_the_nearest_sets_decide(images: int, side: int, grey: bool, expected: str) -> None:
+    found = first_try(images, 5, Sampled(side, side, grey=grey))
+    assert found.setting is SETTINGS[expected]
+    assert "%" in found.note
+    assert "--from" in found.note
+
+
+@pytest.mark.usefixtures("cells")
+def test_what_takes_too_long_on_a_cpu_is_left_to_a_gpu() -> None:
+    like, many = Sampled(280, 280, grey=True), 20_000
+    assert first_try(many, 2, like, on_cpu=True).setting is SETTINGS["probe-photos"]
+    assert first_try(many, 2, like, on_cpu=False).setting is SETTINGS["tune-late"]
+
+
+@pytest.mark.usefixtures("cells")
+def test_only_where_nothing_is_named_and_classes_are_learned() -> None:
+    seen = Sampled(100, 100, grey=False)
+    assert first_try_for(CLASSES, 300, seen, {"epochs": 3}, kind=None) is not None
+    assert first_try_for(CLASSES, 300, seen, {"options": {}}, kind=None) is None
+    assert first_try_for(CLASSES, 300, seen, {}, kind="mae") is None
+    assert first_try_for({"n": NumbersTarget(names=("n",))}, 300, seen, {}, kind=None) is None
+    assert first_try_for(CLASSES, 300, Sampled(0, 0, grey=False), {}, kind=None) is None
+
+
+@pytest.mark.usefixtures("cells")
+def test_a_plan_starts_with_it_and_says_so(tmp_path: Path) -> None:
+    plan = make_plan(split(photos(40, size=96)))
+    assert plan.start == PHOTOS
+    assert plan.config.probe == "linear"
+    assert any("no model was named" in note for note in plan.notes)
+    with pytest.warns(HeadNotice, match="replaced"):
+        small = make_plan(split(grey_squares(64, size=28)), changes={"epochs": 3})
+    assert (small.start, small.config.epochs) == ("packaged", 3)
+    assert make_plan(split(photos(40)), model="vit32_small").start is None
+
+
+def test_without_a_table_it_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "measured", lambda: ())
+    plan = make_plan(split(photos(40)))
+    assert (plan.start, plan.config.model) == (None, "vit32_conv")
