@@ -3,7 +3,7 @@
 import pytest
 
 from vitrail import errors
-from vitrail.errors import listed, nearest
+from vitrail.errors import listed, nearest, reason
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,18 @@ def test_of_very_many_the_closest_are_named_and_how_to_list_all():
     assert "option07" in hint
     assert hint.endswith("`vitrail models`")
     assert nearest("x", ["a", "b"], see="`vitrail models`") == "known: a, b"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "x.pt"), "No space left on device"),
+        (RuntimeError("\n  broken here \nadvice"), "broken here"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_the_reason_of_an_error_is_one_line(error, line):
+    assert reason(error) == line
 
 
 def test_the_first_few_are_listed():

@@ -99,6 +99,12 @@ def nearest(name: str, options: Iterable[str], *, see: str = "") -> str:
     return f"the closest of {len(known)} are {', '.join(close)}; all are listed by {see}"
 
 
+def reason(error: BaseException) -> str:
+    """What an error says, in one line: the system's words, the first line of its text, or the name of its type."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return getattr(error, "strerror", None) or next(filter(None, lines), type(error).__name__)
+
+
 def listed(names: Iterable[str], most: int = 3) -> str:
     """The first few names, and how many more there are."""
     every = list(names)

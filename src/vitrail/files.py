@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.errors import DataError, WriteError
+from vitrail.errors import DataError, WriteError, reason
 from vitrail.strict_json import to_json
 
 # Errors of the machine: another attempt may succeed, and they say nothing about the file.
@@ -164,11 +164,7 @@ def write_atomically(file: Path, write: Callable[[Path], object], *, stale: Path
             new.replace(file)
         _sync(file.parent)
     except (OSError, SafetensorError) as error:
-        raise WriteError(f"cannot write {file}: {_reason(error)}; an existing file is unchanged") from error
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        raise WriteError(f"cannot write {file}: {reason(error)}; an existing file is unchanged") from error
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from vitrail.data.decode_limits import (
     format_names,
     too_large,
 )
-from vitrail.errors import BrokenImage
+from vitrail.errors import BrokenImage, reason
 
 Channels = Literal[1, 3] | None
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -79,7 +79,7 @@ def decode_values(data: bytes, *, name: str = "the image", max_pixels: int = MAX
         try:
             return np.array(image).astype(np.uint8) if image.mode == "1" else np.array(image)
         except Exception as error:  # damaged pixels can raise anything
-            raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
+            raise BrokenImage(f"{name} cannot be decoded: {_damage(error)}") from error
 
 
 def inspect(data: bytes, *, name: str = "the image") -> Header:
@@ -147,7 +147,7 @@ def _open(data: bytes, name: str, *, max_pixels: int | None = None, formats: Seq
         count = re.search(r"\d+", str(error))  # "Image size (900000000 pixels) exceeds limit of ..."
         raise too_large(name, f"{int(count[0]):,}" if count else "too many", max_pixels or MAX_PIXELS) from error
     except Exception as error:  # a damaged header can raise anything
-        raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
+        raise BrokenImage(f"{name} cannot be decoded: {_damage(error)}") from error
     return image
 
 
@@ -164,11 +164,10 @@ def _what_else(data: bytes, formats: Sequence[str]) -> str:
     return f"it is not a {format_names(formats)} image, or its header is damaged"
 
 
-def _reason(error: Exception) -> str:
+def _damage(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory for it"
-    text = str(error).split("\n", maxsplit=1)[0] or type(error).__name__
-    return f"it is damaged or truncated ({text})"
+    return f"it is damaged or truncated ({reason(error)})"
 
 
 def _decode_by_pillow(data: bytes, channels: Channels, name: str, max_pixels: int, formats: Sequence[str]) -> Pixels:
@@ -181,7 +180,7 @@ def _decode_by_pillow(data: bytes, channels: Channels, name: str, max_pixels: in
     except BrokenImage:
         raise
     except Exception as error:  # damaged pixels can raise anything
-        raise BrokenImage(f"{name} cannot be decoded: {_reason(error)}") from error
+        raise BrokenImage(f"{name} cannot be decoded: {_damage(error)}") from error
     if channels == 1 and pixels.ndim == 3:
         return np.array(Image.fromarray(pixels).convert("L"))
     if channels == 3 and pixels.ndim == 2:

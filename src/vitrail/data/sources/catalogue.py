@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.data.dataset import Found
 from vitrail.data.sources.arrays import looks_like_arrays, read_arrays
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
-from vitrail.errors import DataError, nearest
+from vitrail.errors import DataError, nearest, reason
 from vitrail.locks import locked
 
 Progress = Callable[[str, int, int], None]  # file name, bytes done, bytes in total (0 if unknown)
@@ -161,7 +161,7 @@ def fetch(remote: Remote, folder: Path, *, progress: Progress | None = None) -> 
                     _download(address, target, remote, progress)
                     return target
                 except (OSError, ValueError) as error:  # urllib's errors are OSErrors
-                    reasons.append(f"{address}: {_reason(error)}")
+                    reasons.append(f"{address}: {_why(error)}")
     except OSError as error:
         raise DataError(f"cannot write {remote.name} to {folder}: {error.strerror or error}") from error
     raise DataError(
@@ -169,12 +169,12 @@ def fetch(remote: Remote, folder: Path, *, progress: Progress | None = None) -> 
     )
 
 
-def _reason(error: Exception) -> str:
+def _why(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code} {error.reason}"
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)
-    return str(error) or type(error).__name__
+    return reason(error)
 
 
 def _download(address: str, target: Path, remote: Remote, progress: Progress | None) -> None:

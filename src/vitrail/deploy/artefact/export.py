@@ -21,7 +21,7 @@ from vitrail.deploy.artefact.card import KEY, Card
 from vitrail.deploy.artefact.engine import quiet
 from vitrail.deploy.artefact.runtimes import needs
 from vitrail.deploy.artefact.servable import Servable
-from vitrail.errors import Unsupported
+from vitrail.errors import Unsupported, reason
 
 OPSET = 20
 SIDES = ("batch", "height", "width", "channels")
@@ -63,7 +63,7 @@ def to_program(module: Servable) -> torch.export.ExportedProgram:
             program = with_matmuls(program)
     except Exception as error:  # torch.export has no common base of errors
         name = type(module.task.backbone).__name__
-        raise Unsupported(f"{name} cannot be exported by torch.export: {_reason(error)}") from error
+        raise Unsupported(f"{name} cannot be exported by torch.export: {_root(error)}") from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it has paths of this machine
     return program
@@ -114,7 +114,7 @@ def write_onnx(program: torch.export.ExportedProgram, card: Card, path: Path) ->
             _name_sides(made.model.graph)
             made.save(path)
     except Exception as error:  # the exporter's errors have no common base
-        raise Unsupported(f"the model's graph cannot be written as ONNX: {_reason(error)}") from error
+        raise Unsupported(f"the model's graph cannot be written as ONNX: {_root(error)}") from error
     return path
 
 
@@ -141,16 +141,15 @@ def write_openvino(onnx: Path, card: Card, path: Path) -> Path:
     try:
         model = openvino.convert_model(onnx)
     except Exception as error:
-        raise Unsupported(f"OpenVINO cannot convert the model: {_reason(error)}") from error
+        raise Unsupported(f"OpenVINO cannot convert the model: {_root(error)}") from error
     model.set_rt_info(card.to_json(), KEY)
     openvino.save_model(model, path, compress_to_fp16=False)
     return path
 
 
-def _reason(error: Exception) -> str:
-    """The first line that says something, of errors that come with pages of advice."""
+def _root(error: Exception) -> str:
+    """What the first of a chain of errors says, of those that come with pages of advice."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[0] if lines else type(cause).__name__
+    return reason(cause)

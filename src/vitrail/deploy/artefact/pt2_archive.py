@@ -16,7 +16,7 @@ import torch
 from vitrail.deploy.artefact.card import KEY
 from vitrail.deploy.artefact.engine import quiet
 from vitrail.deploy.artefact.pt2_graph import check_name, checked_graph
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, reason
 from vitrail.models.checkpoint.headers import check_archive
 from vitrail.strict_json import from_json, to_json
 
@@ -41,12 +41,12 @@ def safe_archive(file: IO[bytes], path: Path) -> tuple[io.BytesIO, str]:
         raise CheckpointError(f"{path} is not a .pt2 of vitrail, or is damaged: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_reason(error)}"
+            f"{path} is not a .pt2 that vitrail wrote, and is not opened: {_damage(error)}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"it is damaged ({type(error).__name__}: {error})"
+def _damage(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"it is damaged ({type(error).__name__}: {reason(error)})"
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
