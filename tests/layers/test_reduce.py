@@ -217,7 +217,7 @@ def to_trace(reduce, **changes) -> Backbone:
     return model_of(reduce=reduce, depth=2 if reduce is MERGE else 3, **changes)
 
 
-@every_kind
+@pytest.mark.parametrize("reduce", [MERGE, PRUNE], ids=["merge", "prune"])
 def test_compiles_whole_and_exports_with_any_batch(reduce):
     model = to_trace(reduce)
     images = pictures(model, 3)

@@ -27,7 +27,7 @@ _HEAD = {"kind": "deformable_detr", "dim": 32, "num_heads": 2, "hidden": 48, "en
 OPTIONS: dict[str, dict[str, Any]] = {
     "detect": {"head": _HEAD | {"queries": 10, "levels": 2, "denoising": 8}, "most": 10},
     "segment": {"head": {"kind": "segformer", "dim": 16}},
-    "depth": {"head": {"kind": "dpt", "dim": 16, "widths": [8, 8, 8, 8]}},
+    "depth": {"head": {"kind": "dpt", "dim": 8, "widths": [8, 8, 8, 8]}},
 }
 OPTIONS["many"] = {"tasks": {"classify": {"label_smoothing": 0.1}, **OPTIONS}}
 CASES = [
