@@ -20,7 +20,11 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Files with tests of many seconds: they begin first, so that no worker waits at the end for another's last one.
-LONG = ("test_distributed.py", "test_docs.py", "test_learns.py", "test_supervisor.py")
+# Those of tasks share their runs within a worker.
+LONG = (
+    "test_distributed.py", "test_docs.py", "test_feeds.py", "test_kills.py", "test_learns.py", "test_supervisor.py",
+    "test_task_contract.py", "test_task_tools.py",
+)  # fmt: skip
 SLOW = 1200  # seconds that a test marked as slow may take; pyproject.toml has the limit of all others
 
 
