@@ -111,17 +111,17 @@ def depth_table(folder: Path) -> Path:
 
 def several_table(folder: Path) -> Path:
     """Blobs with a side, a box, a mask and a depth map each; of four images, each lacks another one of these."""
-    mask, depth = (_pixels_table(folder, name) for name in ("mask", "depth"))
-    pixels = [[line.split(",")[1] for line in table.read_text().splitlines()[1:]] for table in (mask, depth)]
+    pixels = [_pixels_table(folder, name).read_text().splitlines()[1:] for name in ("mask", "depth")]
     lines = []
     for number, (path, x, level) in enumerate(blobs(folder / "images", COUNT)):
         left, top = 31 * x - 4, 31 * _brightest_row(folder / path) - 4
         box = f"{left:.1f} {top:.1f} {left + 8:.1f} {top + 8:.1f} {'bright' if level > 145 else 'dim'}"
-        cells = ["right" if x > 0.5 else "left", box, pixels[0][number], pixels[1][number]]
+        cells = ["right" if x > 0.5 else "left", box, *(of[number].split(",")[1] for of in pixels)]
         cells[number % 4] = "?" if number % 4 == 1 else ""
         lines.append(",".join([path, *cells]))
-    mask.write_text("path,label,boxes,mask,depth\n" + "\n".join(lines))
-    return mask
+    table = folder / "table.csv"
+    table.write_text("path,label,boxes,mask,depth\n" + "\n".join(lines))
+    return table
 
 
 def flat_folder(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.broken import Tally
-from vitrail.data.dataset import Carved, Dataset, Found, Splits
+from vitrail.data.dataset import Carved, Dataset, Found, Splits, Subset
 from vitrail.data.feeds.choice import make_feed, open_images
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.feeds.pack_size import stored_as
@@ -31,6 +31,14 @@ class Parts(NamedTuple):
     validation: Dataset
     test: Dataset
     origin: str
+
+    def annotated(self, field: str) -> "Parts":
+        """The same without images whose value of a field is not known."""
+        parts = []
+        for part in self[:3]:
+            known = part.schema[field].known(part.targets[field])
+            parts.append(part if bool(known.all()) else Subset(part, known.nonzero()[:, 0].tolist()))
+        return Parts(*parts, self.origin)
 
 
 class Layer(NamedTuple):

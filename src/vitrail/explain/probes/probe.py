@@ -86,6 +86,7 @@ def probe(
     reader = Reader(backbone, layers=layers, pool=pool, preprocess=preprocess, batch_size=batch_size)
     parts = divide(data, seed=seed)
     outcome = outcome_of(parts.fit.name, parts.fit.schema)
+    parts = parts.annotated(outcome.field)
     if linear == "logistic" and outcome.metric != "accuracy":
         raise ConfigError("linear is 'logistic', but the data have numbers; use 'ridge'")
     images = _Images(*reader.open(parts), outcome)
