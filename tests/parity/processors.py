@@ -142,7 +142,14 @@ CASES = [
         usual=None,
     ),
     ProcessorCase("RT-DETR", _RT, "RTDetr", {"size": _SIZE}, of_boxes),
-    ProcessorCase("RT-DETR, normalised", _RT, "RTDetr", {"size": _SIZE, "do_normalize": True}, of_boxes),
+    ProcessorCase(
+        "RT-DETR, normalised",
+        _RT,
+        "RTDetr",
+        {"size": _SIZE, "do_normalize": True},
+        of_boxes,
+        usual={"do_normalize": True},
+    ),
     ProcessorCase("SegFormer", _SEGFORMER, "Segformer", {"size": _SIZE, "do_reduce_labels": True}, of_mask),
     ProcessorCase(
         "EoMT, windows",
@@ -164,7 +171,12 @@ CASES = [
     ),
     ProcessorCase("DPT", _DPT, "DPT", {"size": {"height": 64, "width": 64}}, of_depth),
     ProcessorCase(
-        "DPT, larger, rounded", _DPT, "DPT", {"size": {"height": 90, "width": 90}, "ensure_multiple_of": 32}, of_depth
+        "DPT, larger, rounded",
+        _DPT,
+        "DPT",
+        {"size": {"height": 90, "width": 90}, "ensure_multiple_of": 32},
+        of_depth,
+        usual=None,
     ),
     ProcessorCase(
         "DPT, ratio kept",
