@@ -9,6 +9,7 @@ from support.headed_folders import KINDS, headed_folder, labelled
 from support.task_data import MAKERS
 
 from vitrail.cli import main
+from vitrail.errors import VitrailError
 from vitrail.models.heads import DeformableDetrConfig
 from vitrail.runs.headed import open_head
 from vitrail.runs.trained import open_model
@@ -46,6 +47,12 @@ def test_another_task_takes_the_backbone_alone(tmp_path: Path) -> None:
     plan = make_plan(MAKERS["class"](tmp_path / "data"), start=tmp_path / "peer")
     assert any("left out" in note for note in plan.notes)
     assert plan.build_task().backbone.config.num_classes == 2
+
+
+def test_a_model_that_was_named_as_well_must_be_the_same(tmp_path: Path) -> None:
+    headed_folder("DPT", tmp_path / "peer")
+    with pytest.raises(VitrailError, match="vit_tiny"):
+        make_plan(labelled("DPT", tmp_path / "data"), start=tmp_path / "peer", model="vit_tiny_patch16")
 
 
 def test_train_from_the_command_line(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
-from vitrail.models.checkpoint.config_match import structure
+from vitrail.models.checkpoint.config_match import check_match, structure
 from vitrail.models.registry import build, family_of, is_known, name_of, resolve
 from vitrail.packaged import LICENCE, NAMES
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import Record, is_run
 from vitrail.training.config import TrainConfig
+from vitrail.training.started_head import headed_backbone, headed_path
 
 BORROWED = (
     "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv trained on "
@@ -52,7 +53,14 @@ def loaded(start: str | Path, config: TrainConfig, num_outputs: int, *, model: s
 
     The file says which model it is; a `model` that is named as well must be the same.
     """
-    backbone = load(checkpoint_path(start), model=model, image_size=config.image_size, num_classes=num_outputs)
+    if (path := headed_path(start)) is not None:
+        backbone = headed_backbone(path, config.image_size)
+        if model is not None:
+            check_match(backbone.config, resolve(model)[1], by=f"model={model!r}", path=path)
+        if num_outputs:
+            backbone.reset_head(num_outputs)
+    else:
+        backbone = load(checkpoint_path(start), model=model, image_size=config.image_size, num_classes=num_outputs)
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))
