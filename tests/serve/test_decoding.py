@@ -139,8 +139,24 @@ def test_one_decoder_is_kept_for_pictures_that_do_not_take_long(
         return list(await asyncio.gather(*bad))
 
     assert [reply.status for reply in asyncio.run(story())] == [200, 200]
-    assert (of.decoders._long, len(made) > 2) == (0, True)
+    assert (of.decoders._long, of.decoders._slow, len(made) > 2) == (0, set(), True)
     of.close()
+
+
+def test_after_one_that_took_long_the_others_of_its_request_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LONG_AFTER", 0.06)
+    running: list[int] = []
+
+    async def story(of: DecoderPool) -> None:
+        jobs = [of.decode(File("x", LONG), lambda pixels: running.append(of._long), owner=owner) for owner in "aabb"]
+        both = [asyncio.create_task(job) for job in jobs]
+        await until(lambda: of._slow == {"a", "b"})
+        await until(lambda: len(of._running) == 1)
+        await asyncio.gather(*both)
+
+    with pool(timeout=30.0) as of:
+        asyncio.run(story(of))
+    assert running == [1, 1, 1, 1]
 
 
 def test_memory_of_a_decoder_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

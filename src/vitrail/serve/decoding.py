@@ -223,14 +223,15 @@ class _Job:
     owner: object
     future: "asyncio.Future[Any]"
     since: float = field(default_factory=time.monotonic)
-    long: bool = False  # whether it took more than `_LONG_AFTER`
+    long: bool = False  # whether it, or one before it in the same request, took more than `_LONG_AFTER`
 
 
 class DecoderPool:
     """Up to `decoders` processes; requests take turns.
 
     Unless there is only one decoder, no request has all of them, and neither have pictures that take long: one that
-    does while the others do, too, begins again when one of them is done. So one decoder is soon there for the rest.
+    does while the others do, too, begins again when one of them is done; others of its request are taken for such, too.
+    So one decoder is soon there for the rest.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -239,6 +240,7 @@ class DecoderPool:
         self._queue: Turns[_Job] = Turns()
         self._running: Counter[object] = Counter()
         self._long = 0  # of those that run
+        self._slow: set[object] = set()  # requests with a picture that took long
         self._wake, self._closed = threading.Condition(), False
         self._threads: set[threading.Thread] = set()
         self._idle = 0
@@ -323,13 +325,15 @@ class DecoderPool:
                 self._wake.wait(left)
                 self._idle -= 1
             self._running[job.owner] += 1
+            job.long = job.owner in self._slow
             self._long += job.long
             if (following := self._queue.head(job.owner)) is not None:
                 following.since = time.monotonic()  # its request has had a turn
             return job
 
     def _may_run(self, job: _Job) -> bool:
-        return self._running[job.owner] < self._share and not (job.long and self._long >= self._share)
+        waits = job.owner in self._slow and self._long >= self._share
+        return self._running[job.owner] < self._share and not waits
 
     def _finish(self, job: _Job, *, postponed: bool) -> None:
         with self._wake:
@@ -337,8 +341,9 @@ class DecoderPool:
             self._running += Counter()  # without zeros
             self._long -= job.long
             if postponed:
-                job.long, job.since = True, time.monotonic()
+                job.since = time.monotonic()
                 self._queue.put_back(job)
+            self._slow = {one for one in self._slow if self._running[one] or self._queue.head(one) is not None}
             self._wake.notify()
 
     def _give_up(self, job: _Job, seconds: float) -> Exception | None:
@@ -346,6 +351,7 @@ class DecoderPool:
             return _Cancelled()
         with self._wake:
             if seconds > _LONG_AFTER and not job.long:
+                self._slow.add(job.owner)
                 if self._long >= self._share:
                     return _Postponed()
                 job.long = True
