@@ -16,13 +16,15 @@ from support.mutate.raw import damaged
 from vitrail.errors import DataError
 
 CASES = 50
+FEWER = {"hugging face heads": 15}  # whose files take long to make
 
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_mutants_are_read_or_refused(name: str, tmp_path: Path) -> None:
-    outcomes = list(confined(LOADERS[name], range(CASES), tmp_path))
+    cases = FEWER.get(name, CASES)
+    outcomes = list(confined(LOADERS[name], range(cases), tmp_path))
     assert [one for one in outcomes if not one.good] == []
-    assert len(outcomes) == CASES
+    assert len(outcomes) == cases
 
 
 def abused(load: Any, tmp_path: Path, **limits: Any) -> list[Outcome]:
