@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from support.allowed import check_allowed
 from support.registered import randomise, variants
 from support.whole_graph import compiled_whole
 from torch import Tensor
@@ -238,9 +239,11 @@ def compile_case(case: tuple) -> None:
     torch.testing.assert_close(compiled(tokens, GRID), layer(tokens, GRID))
 
 
-def exported(case: tuple, size: torch.export.Dim | None) -> None:
+def export_case(case: tuple, size: torch.export.Dim | None) -> None:
     layer, tokens = make(case), draw()
-    program = torch.export.export(layer, (tokens, GRID), dynamic_shapes=({0: size}, (None, None))).module()
+    exported = torch.export.export(layer, (tokens, GRID), dynamic_shapes=({0: size}, (None, None)))
+    check_allowed(exported.graph)
+    program = exported.module()
     more = draw() if size is None else torch.cat([tokens, draw()])
     torch.testing.assert_close(program(more, GRID), layer(more, GRID))
 
@@ -259,13 +262,13 @@ def test_variants_compile_whole(case):  # that they can be traced is seen by the
 @every_case
 def test_exports(case):
     # Symbols take time: a kind as it stands has them, and its variants take the batch that they were exported with.
-    exported(case, torch.export.Dim("batch") if case in KINDS else None)
+    export_case(case, torch.export.Dim("batch") if case in KINDS else None)
 
 
 @pytest.mark.slow
 @every(VARIANTS)
 def test_variants_export_with_any_batch(case):
-    exported(case, torch.export.Dim("batch"))
+    export_case(case, torch.export.Dim("batch"))
 
 
 def test_exports_strictly():  # slow, and dynamo's, as above

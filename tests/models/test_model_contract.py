@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.allowed import check_allowed
 from support.registered import (
     image_size,
     is_tied,
@@ -199,7 +200,9 @@ def compiles(model: Backbone, images: torch.Tensor) -> None:
 
 
 def exports(model: Backbone, images: torch.Tensor, **options: Any) -> None:
-    program = torch.export.export(model, (images,), **options).module()
+    exported = torch.export.export(model, (images,), **options)
+    check_allowed(exported.graph)
+    program = exported.module()
     for batch in (1, 3) if options.get("dynamic_shapes") else (2,):
         images = torch.randn(batch, *images.shape[1:])
         torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=1e-5)
