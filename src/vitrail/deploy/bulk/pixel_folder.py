@@ -8,6 +8,7 @@ row of `predictions.jsonl`, from which a call that was interrupted goes on.
 import csv
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 
 from vitrail.deploy.bulk.image_files import ImageFile
@@ -59,7 +60,7 @@ class PixelFolder(TableFile):
         for file, data in (files | {name: made.data}).items():
             path = self.folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda new, data=data: new.write_bytes(data))
+            write_atomically(path, partial(_fill, data=data))
         return name
 
     def _free(self, image: ImageFile, suffix: str) -> str:
@@ -87,3 +88,7 @@ class PixelFolder(TableFile):
             writer = csv.writer(file)
             writer.writerow(("path", self.kind))
             writer.writerows([f"./{name}" if name[0] in _FORMULA else name for name in pair] for pair in pairs)
+
+
+def _fill(path: Path, *, data: bytes) -> None:
+    path.write_bytes(data)

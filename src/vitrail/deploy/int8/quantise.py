@@ -105,7 +105,8 @@ class Quantised:
         }
         units: dict[str, Unit] = {"same answer as float32": "share", most: "share"}
         if self.lost is not None:
-            known = {f"{self.lost.title}, float32": self.lost.before, f"{self.lost.title}, int8": self.lost.after}
+            title, before, after = self.lost.title, self.lost.before, self.lost.after
+            known: dict[str, Value] = {f"{title}, float32": before, f"{title}, int8": after}
             facts, units = known | facts, dict.fromkeys(known, self.lost.unit) | units
         units |= {"float32": "bytes", "int8": "bytes"}
         rows: list[dict[str, Value]] = [

@@ -182,7 +182,8 @@ class Segment(Task):
         shares = precise(self.head(features)).softmax(dim=1)  # B K h w
         chosen = shares.argmax(dim=1) if classes is None else classes.round().long()
         own = F.one_hot(chosen, shares.shape[1]).movedim(3, 1).to(shares)
-        own = own if classes is None else F.adaptive_avg_pool2d(own, shares.shape[2:])  # parts of each position
+        grid = (shares.shape[2], shares.shape[3])
+        own = own if classes is None else F.adaptive_avg_pool2d(own, grid)  # parts of each position
         own = torch.where(own.sum(dim=(2, 3), keepdim=True) > 0, own, torch.ones_like(own))  # a class without pixels
         return inverse_sigmoid((shares * own).sum(dim=(2, 3)) / own.sum(dim=(2, 3)))
 
