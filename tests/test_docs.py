@@ -17,7 +17,8 @@ PAGES = [snippets.ROOT / "README.md", snippets.ROOT / "CONTRIBUTING.md", *sorted
 ADDED = Path(attention.__file__).with_name("cosine.py").exists()  # someone followed the guide to the letter
 
 
-LONG = ("explain.md", "features.md", "peers.md", "regression.md", "tasks.md")  # they train or explain for 10 s or more
+# They train or explain for 10 s or more, or start many processes: what they start has tests of its own.
+LONG = ("explain.md", "export.md", "features.md", "peers.md", "regression.md", "serve.md", "tasks.md")
 
 
 @pytest.mark.parametrize(
