@@ -54,7 +54,10 @@ def read_cifar(path: Path) -> Found:
         names = (layout.meta, *layout.train, *layout.test)
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise DataError(f"{folder} is incomplete: {', '.join(missing)} missing; unpack the archive again")
-        contents = {name: read_bytes(folder / name, _MEMBER_LIMIT) for name in names}
+        try:
+            contents = {name: read_bytes(folder / name, _MEMBER_LIMIT) for name in names}
+        except OSError as error:
+            raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
     elif _is_archive(path):
         layout, contents = _unpacked(path)
     else:
