@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from vitrail.config import from_dict
 from vitrail.data.dataset import Dataset, Retargeted, Splits
@@ -107,7 +107,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _are_names(value: Any) -> bool:
+def _are_names(value: Any) -> TypeGuard[Sequence[str]]:
     return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 

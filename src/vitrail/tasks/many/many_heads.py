@@ -221,14 +221,22 @@ class Many(Task):
     def same(self, expected: Arrays, found: Arrays) -> "np.ndarray[Any, Any]":
         """The same answer of every task."""
         each = [task.same(part_of(expected, name), part_of(found, name)) for name, task in self.parts()]
-        return np.stack(each).all(axis=0)
+        return np.asarray(np.stack(each).all(axis=0))
 
     # Explanations
 
     def explained(self) -> Backbone:
         """A model whose outputs are those of all tasks, side by side."""
+        return self._joined({name: task.explained() for name, task in self.parts() if task.output_names})
+
+    def explained_for(self, outputs: Outputs) -> Backbone:
+        """The same, where each task follows what it found in one image."""
+        known = {name: task for name, task in self.parts() if task.output_names}
+        return self._joined({name: task.explained_for(part_of(outputs, name)) for name, task in known.items()})
+
+    def _joined(self, views: Mapping[str, Backbone]) -> Backbone:
         assert self.shared is not None  # noqa: S101  (there is a model)
-        each = ManyOutputs(self.shared, {name: task.explained() for name, task in self.parts() if task.output_names})
+        each = ManyOutputs(self.shared, views)
         return self.backbone.with_outputs(each.outputs, len(self.output_names), features=each.features)
 
     def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
