@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py --json kernels.json      # some minutes on one H200
     python benchmarks/kernels.py --only check
+    python benchmarks/kernels.py --only check micro tune --kernels sample_levels
 
 A step is forward, backward and fused AdamW, float32 weights under bfloat16 autocast, compiled. Contenders take turns,
 round by round. Each model is compiled in a process of its own while the others are, too; no process measures before
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 import vitrail
 from vitrail.layers import kernels
 from vitrail.layers.attention import Site, WindowAttention, WindowConfig
+from vitrail.layers.attention.deformable_multiscale import sampled
 from vitrail.layers.patch import Grid
 
 SITES = {  # grid, window, shifted, heads, width of a head
@@ -43,6 +45,15 @@ SITES = {  # grid, window, shifted, heads, width of a head
     "65 tokens": ((1, 65), (1, 65), 0, 3, 64),
     "128 tokens": ((1, 128), (1, 128), 0, 12, 64),
 }
+FINE = [(60, 80), (30, 40), (15, 20), (8, 10)]  # levels of 480 x 640 pixels
+LEVELS = {  # grids, queries, heads, width of a head, points
+    "Deformable DETR encoder": (FINE, 6380, 8, 32, 4),
+    "Deformable DETR decoder": (FINE, 300, 8, 32, 4),
+    "RT-DETR decoder": (FINE[:3], 282, 8, 32, 4),
+    "one odd level": ([(7, 5)], 37, 3, 8, 3),
+    "heads of 64": ([(9, 16), (1, 3)], 65, 2, 64, 1),
+}
+TUNINGS = ((512, 2), (512, 4), (1024, 4), (2048, 4), (2048, 8), (4096, 8))  # elements of a tile, warps
 STEPS: dict[str, dict[str, Any]] = {
     "ViT-S/16 224": {"model": "vit_small_patch16", "timm": "vit_small_patch16_224", "batch": 512, "size": 224},
     "ViT-B/16 224": {"model": "vit_base_patch16", "timm": "vit_base_patch16_224", "batch": 256, "size": 224},
@@ -53,6 +64,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "32 px small": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True},
 }  # fmt: skip
 PARTS = ("bias_gelu", "window_attention")
+KERNELS = (*PARTS, "sample_levels")
 Run = Callable[[], object]
 DEVICE = "cuda"
 SUITS, WIDTHS = kernels.suits, kernels.WIDTHS
@@ -87,6 +99,30 @@ def by_kernel(layer: WindowAttention, grid: Grid, qkv: Tensor) -> Tensor:
     return kernels.window_attention(qkv, bias, num_heads=layer.num_heads, **options)
 
 
+def level_inputs(site: str, batch: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    """Values B S A d, points around the queries' own, and shares that sum to 1; and a gradient of the output."""
+    grids, queries, heads, width, points = LEVELS[site]
+    tokens = sum(rows * columns for rows, columns in grids)
+    values = torch.randn(batch, tokens, heads, width, device=DEVICE).to(dtype)
+    # Queries in the order of the first map, row by row, as in an encoder; a point is some pixels of its level away.
+    rows, columns = grids[0]
+    index = torch.arange(queries, device=DEVICE) * (rows * columns) // queries
+    at = torch.stack([(index % columns + 0.5) / columns, (index // columns + 0.5) / rows], dim=-1)  # Q 2
+    sizes = torch.tensor([(width, height) for height, width in grids], device=DEVICE)
+    away = 2 * torch.randn(batch, queries, heads, len(grids), points, 2, device=DEVICE) / sizes[:, None]
+    shares = torch.randn(batch, queries, heads, len(grids) * points, device=DEVICE).softmax(dim=-1)
+    grad = torch.randn(batch, queries, heads, width, device=DEVICE).to(dtype)
+    return [values, at[:, None, None, None] + away, shares.unflatten(3, (len(grids), points))], grad
+
+
+def plain_levels(grids: list[Grid], values: Tensor, points: Tensor, shares: Tensor) -> Tensor:
+    return sampled(values.transpose(1, 2), points, shares.to(values.dtype), grids)
+
+
+def kernel_levels(grids: list[Grid], values: Tensor, points: Tensor, shares: Tensor) -> Tensor:
+    return kernels.sample_levels(values, points, shares, grids)
+
+
 def gradients(function: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
     """The result and the gradient of each input."""
     for one in inputs:
@@ -96,29 +132,52 @@ def gradients(function: Callable[..., Tensor], inputs: list[Tensor], grad: Tenso
     return [result.detach(), *(one for one in found if one is not None)]
 
 
-def check() -> list[dict[str, Any]]:
+def check(chosen: Sequence[str]) -> list[dict[str, Any]]:
     """Each kernel, forward and backward, against plain ops in float64."""
     rows = []
     limits = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
+    checks = {"bias_gelu": check_gelu, "window_attention": check_windows, "sample_levels": check_levels}
     for dtype, limit in limits.items():
-        for shape in ((64, 197, 3072), (3, 7, 40), (2, 5, 129), (1, 1, 1536), (1000, 384)):
-            x, bias, grad = torch.randn(shape).mul(2).to(dtype), torch.randn(shape[-1]), torch.randn(shape).to(dtype)
-            x, bias, grad = x.to(DEVICE), bias.to(DEVICE), grad.to(DEVICE)
-            expected = gradients(lambda x, b: F.gelu(x + b), [x.double(), bias.double()], grad)
-            found = gradients(kernels.bias_gelu, [x, bias], grad)
-            rows.append(_judged(f"bias_gelu {tuple(shape)}", dtype, found, expected, limit))
-        for site, (grid, _, _, heads, width) in SITES.items():
-            layer = window_layer(site)
-            qkv = torch.randn(5, grid[0] * grid[1], 3 * heads * width, device=DEVICE).to(dtype)
-            grad = torch.randn(5, grid[0] * grid[1], heads * width, device=DEVICE).to(dtype)
-            kernel = partial(by_kernel, layer, grid)
-            found = gradients(kernel, [qkv, layer.relative.table], grad)
-            again = gradients(kernel, [qkv, layer.relative.table], grad)
-            if not all(torch.equal(one, other) for one, other in zip(found, again, strict=True)):
-                print(f"MOVES {site} {dtype}")  # the index of the table adds its gradient up in any order
-            layer = layer.double()
-            expected = gradients(partial(plainly, layer, grid), [qkv.double(), layer.relative.table], grad)
-            rows.append(_judged(f"window_attention {site}", dtype, found, expected, limit))
+        for name in chosen:
+            rows += checks[name](dtype, limit)
+    return rows
+
+
+def check_gelu(dtype: torch.dtype, limit: float) -> list[dict[str, Any]]:
+    rows = []
+    for shape in ((64, 197, 3072), (3, 7, 40), (2, 5, 129), (1, 1, 1536), (1000, 384)):
+        x, bias, grad = torch.randn(shape).mul(2).to(dtype), torch.randn(shape[-1]), torch.randn(shape).to(dtype)
+        x, bias, grad = x.to(DEVICE), bias.to(DEVICE), grad.to(DEVICE)
+        expected = gradients(lambda x, b: F.gelu(x + b), [x.double(), bias.double()], grad)
+        found = gradients(kernels.bias_gelu, [x, bias], grad)
+        rows.append(_judged(f"bias_gelu {tuple(shape)}", dtype, found, expected, limit))
+    return rows
+
+
+def check_windows(dtype: torch.dtype, limit: float) -> list[dict[str, Any]]:
+    rows = []
+    for site, (grid, _, _, heads, width) in SITES.items():
+        layer = window_layer(site)
+        qkv = torch.randn(5, grid[0] * grid[1], 3 * heads * width, device=DEVICE).to(dtype)
+        grad = torch.randn(5, grid[0] * grid[1], heads * width, device=DEVICE).to(dtype)
+        kernel = partial(by_kernel, layer, grid)
+        found = gradients(kernel, [qkv, layer.relative.table], grad)
+        again = gradients(kernel, [qkv, layer.relative.table], grad)
+        if not all(torch.equal(one, other) for one, other in zip(found, again, strict=True)):
+            print(f"MOVES {site} {dtype}")  # the index of the table adds its gradient up in any order
+        layer = layer.double()
+        expected = gradients(partial(plainly, layer, grid), [qkv.double(), layer.relative.table], grad)
+        rows.append(_judged(f"window_attention {site}", dtype, found, expected, limit))
+    return rows
+
+
+def check_levels(dtype: torch.dtype, limit: float) -> list[dict[str, Any]]:
+    rows = []
+    for site, (grids, *_) in LEVELS.items():
+        inputs, grad = level_inputs(site, 2, dtype)
+        found = gradients(partial(kernel_levels, grids), [one.clone() for one in inputs], grad)
+        expected = gradients(partial(plain_levels, grids), [one.double() for one in inputs], grad)
+        rows.append(_judged(f"sample_levels {site}", dtype, found, expected, limit))
     return rows
 
 
@@ -144,7 +203,7 @@ def timed(name: str, run: Run, size: int) -> dict[str, Any]:
 
 def both_ways(name: str, function: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[dict[str, Any]]:
     """The rows of the forward and of the backward pass."""
-    read = inputs[0].numel() * inputs[0].element_size()
+    read = sum(one.numel() * one.element_size() for one in inputs)
     written = grad.numel() * grad.element_size()
     leaves = [one.detach().requires_grad_() for one in inputs]
     result = function(*leaves)
@@ -173,16 +232,29 @@ def gelu(x: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(x + bias.to(x.dtype))
 
 
-def micro() -> list[dict[str, Any]]:
-    """One layer's worth of each kernel and of what it replaces, compiled; bytes are the fewest that have to move."""
+def micro(chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """One layer's worth of each kernel and of what it replaces; bytes are the fewest that have to move."""
     source = torch.empty(1 << 30, dtype=torch.int8, device=DEVICE).random_()
     target = torch.empty_like(source)
     rows = [timed("copy", lambda: target.copy_(source), 2 * len(source))]
+    ways = {"bias_gelu": micro_gelu, "window_attention": micro_windows, "sample_levels": micro_levels}
+    for name in chosen:
+        rows += ways[name]()
+    return rows
+
+
+def micro_gelu() -> list[dict[str, Any]]:
+    rows = []
     for tokens, width in ((256 * 197, 3072), (256 * 3136, 384), (1024 * 65, 768)):
         x = torch.randn(tokens, width, device=DEVICE, dtype=torch.bfloat16)
         inputs, grad = [x, torch.randn(width, device=DEVICE)], torch.randn_like(x)
         for name, way in (("plain", torch.compile(gelu, dynamic=False)), ("kernel", kernels.bias_gelu)):
             rows += both_ways(f"gelu {tokens} x {width} {name}", way, inputs, grad)
+    return rows
+
+
+def micro_windows() -> list[dict[str, Any]]:
+    rows = []
     torch._dynamo.config.recompile_limit = 64  # one function for all sites
     for site, (grid, _, _, heads, width) in SITES.items():
         layer, batch = window_layer(site), 4096 if grid[0] == 1 else 256
@@ -190,6 +262,28 @@ def micro() -> list[dict[str, Any]]:
         grad = torch.randn(batch, grid[0] * grid[1], heads * width, device=DEVICE, dtype=torch.bfloat16)
         for name, way in (("plain", plainly), ("kernel", by_kernel)):
             rows += both_ways(f"{site}, {name}", compiled(way, layer, grid), [qkv], grad)
+    return rows
+
+
+def micro_levels() -> list[dict[str, Any]]:
+    """Not compiled, as training runs it by default."""
+    rows = []
+    for site in list(LEVELS)[:3]:
+        inputs, grad = level_inputs(site, 16, torch.bfloat16)
+        for name, way in (("plain", plain_levels), ("kernel", kernel_levels)):
+            rows += both_ways(f"{site}, {name}", partial(way, LEVELS[site][0]), inputs, grad)
+    return rows
+
+
+def tune() -> list[dict[str, Any]]:
+    """Ways to launch the kernel of sampled levels, in the encoder of Deformable DETR."""
+    from vitrail.layers import triton_deformable as module
+
+    rows, site = [], "Deformable DETR encoder"
+    inputs, grad = level_inputs(site, 16, torch.bfloat16)
+    for elements, warps in TUNINGS:
+        module.FORWARD = module.BACKWARD = module.Tuning(elements, warps)
+        rows += both_ways(f"tile of {elements}, {warps} warps", partial(kernel_levels, LEVELS[site][0]), inputs, grad)
     return rows
 
 
@@ -385,6 +479,7 @@ def show(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", nargs="*", default=["check", "micro", "steps"])
+    options.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS, help="of check and micro")
     options.add_argument("--models", nargs="*", default=list(STEPS))
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--json", type=Path)
@@ -402,7 +497,7 @@ def main() -> None:
     def parts(*names: str) -> None:
         for name in names:
             if name in chosen.only:
-                report[name] = {"check": check, "micro": micro}[name]()
+                report[name] = {"check": check, "micro": micro}[name](chosen.kernels)
 
     if "steps" in chosen.only:
         before = partial(parts, "micro")
@@ -410,6 +505,8 @@ def main() -> None:
         show(report["steps"])
     else:
         parts("check", "micro")
+    if "tune" in chosen.only:
+        report["tune"] = tune()
     print(setting)
     if chosen.json:
         chosen.json.write_text(json.dumps(report, indent=1))

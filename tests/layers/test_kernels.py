@@ -5,10 +5,12 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
+from support.registered import randomise
 from torch import nn
 
 from vitrail.layers import kernels
-from vitrail.layers.attention import Site, SoftmaxConfig, WindowConfig
+from vitrail.layers.attention import MultiScaleDeformableAttention, Site, SoftmaxConfig, WindowConfig
+from vitrail.layers.attention.deformable_multiscale import sampled
 from vitrail.layers.attention.window import WindowAttention, Windows
 from vitrail.layers.lora import LoRALinear
 from vitrail.layers.mlp import GeluMLPConfig
@@ -31,12 +33,17 @@ def attention(qkv, bias, heads, grid, size, shift, scale):
     return windows.joined(WindowAttention._within(layer, q, k, v, windows, 0)).contiguous()
 
 
+def levels(values, points, shares, rows, columns):
+    return sampled(values.transpose(1, 2), points, shares, list(zip(rows, columns, strict=True))).contiguous()
+
+
 def gradients(function, grad, inputs, options=()):
     with torch.enable_grad():
         leaves = [None if one is None else one.detach().requires_grad_() for one in inputs]
         result = function(*leaves, *options)
     found = torch.autograd.grad(result, [leaf for leaf in leaves if leaf is not None], grad)
-    return found if len(found) == 2 else (*found, grad.new_empty(0))
+    found = tuple(one.contiguous() for one in found)
+    return (*found, grad.new_empty(0)) if any(leaf is None for leaf in leaves) else found
 
 
 @pytest.fixture
@@ -59,6 +66,10 @@ def on_cpu(monkeypatch):
             "window_attention_backward": lambda grad, qkv, bias, *options: gradients(
                 attention, grad, (qkv, bias), options
             ),
+            "sample_levels": levels,
+            "sample_levels_backward": lambda grad, values, points, shares, *sizes: gradients(
+                levels, grad, (values, points, shares), sizes
+            ),
         }
         for name, function in backward.items():
             library.impl(name, counted(name, function), "CPU")
@@ -75,6 +86,20 @@ def window_layer(**options):
 def softmax_layer(**options):
     torch.manual_seed(0)
     return SoftmaxConfig(**options).build(Site(DIM, 2, GRID))
+
+
+class DeformableLayer(nn.Module):
+    """Queries at the tokens of one level, the last of which are padding."""
+
+    def __init__(self, num_heads=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = randomise(MultiScaleDeformableAttention(DIM, num_heads, levels=1, points=3))
+
+    def forward(self, tokens, grid):
+        references = torch.linspace(-0.1, 1.1, 2 * tokens.shape[1]).view(1, -1, 1, 2).expand(len(tokens), -1, -1, -1)
+        padding = torch.arange(tokens.shape[1]).expand(len(tokens), -1) > 20
+        return self.inner(tokens, references, tokens, [grid], padding)
 
 
 def mlp_layer(dropout=0.0, **options):
@@ -94,7 +119,7 @@ def trained(layer, *, compiled=False):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("build", [window_layer, softmax_layer, mlp_layer])
+@pytest.mark.parametrize("build", [window_layer, softmax_layer, mlp_layer, DeformableLayer])
 def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, compiled):
     found = trained(build(), compiled=compiled)
     assert len(on_cpu) == 2  # forward and backward
@@ -113,8 +138,9 @@ def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, c
         lambda: softmax_layer(dropout=0.5),
         lambda: softmax_layer(qk_norm=True),
         lambda: softmax_layer(fused=False),
+        lambda: DeformableLayer(num_heads=8),
     ],
-    ids=["cosine", "tanh", "dropout", "attention dropout", "qk_norm", "explicit"],
+    ids=["cosine", "tanh", "dropout", "attention dropout", "qk_norm", "explicit", "heads of 4"],
 )
 def test_a_layer_that_the_kernel_does_not_fit_does_not_call_it(on_cpu, build):
     build().train()(torch.randn(1, GRID[0] * GRID[1], DIM), GRID)
@@ -138,6 +164,18 @@ def test_linear_layers_with_hooks_or_lora_are_called(on_cpu):
     layer.fc1 = LoRALinear(layer.fc1, rank=2, alpha=2.0)
     layer(tokens, GRID)
     assert on_cpu == []
+
+
+def test_deterministic_algorithms_do_not_use_atomic_additions(on_cpu):
+    layer, tokens = DeformableLayer(), torch.randn(1, 24, DIM)
+    torch.use_deterministic_algorithms(True)
+    try:
+        layer(tokens, GRID)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert on_cpu == []
+    layer(tokens, GRID)
+    assert on_cpu == ["sample_levels"]
 
 
 def test_small_inputs_use_the_plain_gelu(on_cpu, monkeypatch):
@@ -166,6 +204,8 @@ def test_shapes_are_known_without_a_kernel():
     qkv = torch.empty(2, 24, 96, device="meta")
     options = {"num_heads": 2, "grid": GRID, "size": (2, 3), "shift": (0, 0), "scale": 1.0}
     assert kernels.window_attention(qkv, None, **options).shape == (2, 24, 32)
+    values, points = torch.empty(2, 24, 4, 8, device="meta"), torch.empty(2, 5, 4, 1, 3, 2, device="meta")
+    assert kernels.sample_levels(values, points, points[..., 0], [GRID]).shape == (2, 5, 4, 8)
 
 
 def test_plain_linear_layers():

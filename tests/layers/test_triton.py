@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.layers import triton_gelu, triton_windows
+from vitrail.layers import triton_deformable, triton_gelu, triton_windows
 from vitrail.layers.attention import Site, WindowConfig
+from vitrail.layers.attention.deformable_multiscale import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # in the interpreter
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -19,6 +20,12 @@ SITES = [  # grid, window, block, heads, size of a head
     ((4, 6), (2, 3), 0, 3, 16),
     ((7, 7), (7, 7), 1, 1, 16),
     ((1, 65), (1, 65), 0, 1, 16),
+]
+LEVELS = [  # grids, queries, heads, size of a head, points
+    ([(5, 7), (3, 2), (1, 1)], 37, 2, 8, 2),
+    ([(4, 6)], 5, 3, 64, 1),
+    ([(6, 4), (1, 2)], 33, 1, 32, 3),
+    ([(2, 3), (16, 1)], 1, 2, 16, 1),
 ]
 
 
@@ -84,3 +91,62 @@ def test_windows(dtype, biased, site):
     assert distance(triton_windows.forward(qkv, *options), expected) < LIMITS[dtype]
     assert distance(grad_qkv, exact.grad) < LIMITS[dtype]
     assert grad_bias.numel() == 0 if not biased else distance(grad_bias, bias.grad) < 1e-4
+
+
+def level_inputs(levels, dtype):
+    torch.manual_seed(0)
+    grids, queries, heads, width, points = levels
+    count = sum(rows * columns for rows, columns in grids)
+    values, grad = (torch.randn(2, one, heads, width, device=DEVICE).to(dtype) for one in (count, queries))
+    points = torch.rand(2, queries, heads, len(grids), points, 2, device=DEVICE) * 1.6 - 0.3  # some are outside
+    shares = torch.rand(points.shape[:-1], device=DEVICE)
+    return values, points, shares, grad
+
+
+def plain_levels(values, points, shares, grad, grids):
+    """The output and the three gradients of the layer's own operators, in float64."""
+    leaves = [one.double().requires_grad_() for one in (values, points, shares)]
+    found = sampled(leaves[0].transpose(1, 2), *leaves[1:], grids)
+    return [found.detach(), *torch.autograd.grad(found, leaves, grad.double())]
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("levels", LEVELS, ids=str)
+def test_deformable(dtype, levels):
+    *inputs, grad = level_inputs(levels, dtype)
+    output, *gradients = plain_levels(*inputs, grad, levels[0])
+    assert distance(triton_deformable.forward(*inputs, levels[0]), output) < LIMITS[dtype]
+    for found, expected, limit in zip(
+        triton_deformable.backward(grad, *inputs, levels[0]), gradients, (LIMITS[dtype], 1e-5, 1e-5), strict=True
+    ):
+        assert distance(found, expected) < limit
+
+
+def test_deformable_with_shares_of_half_precision():
+    values, points, shares, grad = level_inputs(LEVELS[1], torch.float16)
+    inputs = values, points, shares.half()
+    _, *gradients = plain_levels(*inputs, grad, LEVELS[1][0])
+    for found, expected, given in zip(
+        triton_deformable.backward(grad, *inputs, LEVELS[1][0]), gradients, inputs, strict=True
+    ):
+        assert found.dtype == given.dtype
+        assert distance(found, expected) < LIMITS[found.dtype]
+
+
+def test_deformable_at_edges_and_far_outside():
+    """Pixel centres, the edges of the map, a pixel outside of them, and points at infinity."""
+    line = torch.tensor([-torch.inf, -1e30, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0, 1e30, torch.inf])
+    points = torch.stack(torch.meshgrid(line, line, indexing="ij"), dim=-1).view(1, -1, 1, 1, 1, 2).to(DEVICE)
+    values, grad = (torch.randn(1, one, 1, 8, device=DEVICE) for one in (4, points.shape[1]))
+    inputs = values, points, torch.ones(points.shape[:-1], device=DEVICE)
+    known = points.isfinite().all(dim=-1).flatten()
+    finite = values, points[:, known], inputs[2][:, known]
+    output, *expected = plain_levels(*finite, grad[:, known], [(2, 2)])
+    found = triton_deformable.forward(*inputs, [(2, 2)])
+    gradients = triton_deformable.backward(grad, *inputs, [(2, 2)])
+    assert not found[:, ~known].any()
+    for one in gradients[1:]:
+        assert not one[:, ~known].any()
+    torch.testing.assert_close(found[:, known], output.float(), atol=1e-6, rtol=1e-6)
+    for one, other in zip((gradients[0], gradients[1][:, known], gradients[2][:, known]), expected, strict=True):
+        torch.testing.assert_close(one, other.float(), atol=1e-5, rtol=1e-5)

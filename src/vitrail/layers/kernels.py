@@ -4,6 +4,7 @@ They are registered with shapes and gradients, so that torch.compile keeps them 
 kernels are imported on the first call: without Triton, nothing imports them.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +16,7 @@ from vitrail.layers.patch import Grid
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
 LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than GELU
 WIDTHS = (16, 32, 64)  # sizes of a head
+SAMPLED_WIDTHS = (8, 16, 32, 64)  # sizes of a head that samples points
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
 
@@ -23,6 +25,10 @@ torch.library.define("vitrail::bias_gelu_backward", "(Tensor grad, Tensor x, Ten
 _WINDOWS = "Tensor qkv, Tensor? bias, int heads, SymInt[] grid, SymInt[] size, SymInt[] shift, float scale"
 torch.library.define("vitrail::window_attention", f"({_WINDOWS}) -> Tensor")
 torch.library.define("vitrail::window_attention_backward", f"(Tensor grad, {_WINDOWS}) -> (Tensor, Tensor)")
+
+_LEVELS = "Tensor values, Tensor points, Tensor shares, SymInt[] rows, SymInt[] columns"
+torch.library.define("vitrail::sample_levels", f"({_LEVELS}) -> Tensor")
+torch.library.define("vitrail::sample_levels_backward", f"(Tensor grad, {_LEVELS}) -> (Tensor, Tensor, Tensor)")
 
 
 def suits(x: Tensor) -> bool:
@@ -67,6 +73,16 @@ def window_attention(
     return torch.ops.vitrail.window_attention(qkv, bias, num_heads, grid, size, shift, scale)
 
 
+def sample_levels(values: Tensor, points: Tensor, shares: Tensor, grids: Sequence[Grid]) -> Tensor:
+    """Bilinear samples of the values of L levels, weighted and summed: B S A d, B Q A L P 2, B Q A L P -> B Q A d.
+
+    Points (x, y) are from 0 to 1 over each level, values outside of it zero. The gradient of the values differs in its
+    last bits from run to run.
+    """
+    rows, columns = [one for one, _ in grids], [one for _, one in grids]
+    return torch.ops.vitrail.sample_levels(values, points, shares, rows, columns)
+
+
 @torch.library.impl("vitrail::bias_gelu", "CUDA")
 def _bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
     from vitrail.layers import triton_gelu  # noqa: PLC0415
@@ -102,6 +118,24 @@ def _window_attention_backward(  # noqa: PLR0917
     return kernels.backward(grad.contiguous(), qkv.contiguous(), bias, heads, windows, scale)
 
 
+@torch.library.impl("vitrail::sample_levels", "CUDA")
+def _sample_levels(values: Tensor, points: Tensor, shares: Tensor, rows: Any, columns: Any) -> Tensor:
+    from vitrail.layers import triton_deformable  # noqa: PLC0415
+
+    given = values.contiguous(), points.contiguous(), shares.contiguous()
+    return triton_deformable.forward(*given, list(zip(rows, columns, strict=True)))
+
+
+@torch.library.impl("vitrail::sample_levels_backward", "CUDA")
+def _sample_levels_backward(  # noqa: PLR0917
+    grad: Tensor, values: Tensor, points: Tensor, shares: Tensor, rows: Any, columns: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    from vitrail.layers import triton_deformable  # noqa: PLC0415
+
+    given = grad.contiguous(), values.contiguous(), points.contiguous(), shares.contiguous()
+    return triton_deformable.backward(*given, list(zip(rows, columns, strict=True)))
+
+
 @torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]
 def _bias_gelu_shape(x: Tensor, bias: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -123,6 +157,18 @@ def _window_attention_backward_shape(grad: Tensor, qkv: Tensor, bias: Tensor | N
     return qkv.new_empty(qkv.shape), qkv.new_empty(shape, dtype=torch.float32)
 
 
+@torch.library.register_fake("vitrail::sample_levels")  # type: ignore[untyped-decorator]
+def _sample_levels_shape(values: Tensor, points: Tensor, *_: Any) -> Tensor:
+    return values.new_empty(*points.shape[:3], values.shape[3])
+
+
+@torch.library.register_fake("vitrail::sample_levels_backward")  # type: ignore[untyped-decorator]
+def _sample_levels_backward_shape(
+    grad: Tensor, values: Tensor, points: Tensor, shares: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return values.new_empty(values.shape), points.new_empty(points.shape), shares.new_empty(shares.shape)
+
+
 def _keep_gelu(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
@@ -142,5 +188,15 @@ def _windows_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_qkv, None if bias is None else grad_bias.to(bias.dtype), None, None, None, None, None
 
 
+def _keep_levels(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    values, points, shares, *ctx.sizes = inputs
+    ctx.save_for_backward(values, points, shares)
+
+
+def _levels_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *torch.ops.vitrail.sample_levels_backward(grad, *ctx.saved_tensors, *ctx.sizes), None, None
+
+
 torch.library.register_autograd("vitrail::bias_gelu", _gelu_gradient, setup_context=_keep_gelu)
 torch.library.register_autograd("vitrail::window_attention", _windows_gradient, setup_context=_keep_windows)
+torch.library.register_autograd("vitrail::sample_levels", _levels_gradient, setup_context=_keep_levels)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.init import xavier_uniform_, zeros_
 
 from vitrail.errors import ConfigError, InputError
+from vitrail.layers import kernels
 from vitrail.layers.attention.deformable import linear_weights
 from vitrail.layers.patch import Grid
 
@@ -53,17 +54,17 @@ class MultiScaleDeformableAttention(nn.Module):
     ) -> Tensor:
         """B Q D, B Q L 2 (or 4), B S D -> B Q D; tokens where `padding`, B S, is True count as zero."""
         self._check(references, tokens, grids)
-        values = self.contents(queries, references, tokens, grids, padding).transpose(2, 3).flatten(0, 1)  # BA d S
-        points = self.locations(queries, references, grids).transpose(1, 2).flatten(0, 1)  # BA Q L P 2
-        read = [
-            # Here -1 and 1 are the edges of the map; outside of it values are zero.
-            F.grid_sample(level.unflatten(2, grid).to(points.dtype), 2 * points[:, :, index] - 1, align_corners=False)
-            for index, (level, grid) in enumerate(zip(values.split(_sizes(grids), dim=2), grids, strict=True))
-        ]
-        sampled = torch.cat(read, dim=-1).to(values.dtype)  # BA d Q LP
-        shares = self.shares(queries).flatten(3).transpose(1, 2).flatten(0, 1)  # BA Q LP
-        mixed = torch.einsum("bdqp,bqp->bqd", sampled, shares)
-        return self.projection(mixed.unflatten(0, (-1, self.num_heads)).transpose(1, 2).flatten(2))  # B A Q d -> B Q D
+        values = self.contents(queries, references, tokens, grids, padding)  # B A S d
+        points, shares = self.locations(queries, references, grids), self.shares(queries)
+        if self._fits_kernel(queries, values):
+            mixed = kernels.sample_levels(values.transpose(1, 2), points, shares, grids)  # B Q A d
+        else:
+            mixed = sampled(values, points, shares, grids)
+        return self.projection(mixed.flatten(2))  # B Q A d -> B Q D
+
+    def _fits_kernel(self, queries: Tensor, values: Tensor) -> bool:
+        repeatable = torch.are_deterministic_algorithms_enabled()  # the kernel adds gradients up in any order
+        return kernels.suits(queries) and values.shape[3] in kernels.SAMPLED_WIDTHS and not repeatable
 
     def weights(
         self,
@@ -118,8 +119,9 @@ class MultiScaleDeformableAttention(nn.Module):
         offsets = self.offsets(queries).unflatten(2, shape).to(exact)  # B Q A L P 2
         references = references.to(exact)[:, :, None, :, None]  # B Q 1 L 1 2 or 4
         if references.shape[-1] == 2:
-            sizes = offsets.new_tensor([(columns, rows) for rows, columns in grids])
-            return references + offsets / sizes[:, None]
+            sizes = torch.tensor([(columns, rows) for rows, columns in grids], dtype=exact)
+            # Without blocking: otherwise the CPU would wait for all that the GPU still has to do.
+            return references + offsets / sizes.to(offsets.device, non_blocking=True)[:, None]
         return references[..., :2] + offsets / self.points * references[..., 2:] / 2
 
     def _check(self, references: Tensor, tokens: Tensor, grids: Sequence[Grid]) -> None:
@@ -131,6 +133,21 @@ class MultiScaleDeformableAttention(nn.Module):
             raise InputError(f"references have {references.shape[-1]} values; allowed: 2 (points) or 4 (boxes)")
         if sum(_sizes(grids)) != tokens.shape[1]:
             raise InputError(f"grids {list(grids)} need {sum(_sizes(grids))} tokens; got {tokens.shape[1]}")
+
+
+def sampled(values: Tensor, points: Tensor, shares: Tensor, grids: Sequence[Grid]) -> Tensor:
+    """Bilinear samples of the values, weighted and summed: B A S d, B Q A L P 2, B Q A L P -> B Q A d."""
+    heads = values.shape[1]
+    values = values.transpose(2, 3).flatten(0, 1)  # BA d S
+    points = points.transpose(1, 2).flatten(0, 1)  # BA Q L P 2
+    read = [
+        # Here -1 and 1 are the edges of the map; outside of it values are zero.
+        F.grid_sample(level.unflatten(2, grid).to(points.dtype), 2 * points[:, :, index] - 1, align_corners=False)
+        for index, (level, grid) in enumerate(zip(values.split(_sizes(grids), dim=2), grids, strict=True))
+    ]
+    found = torch.cat(read, dim=-1).to(values.dtype)  # BA d Q LP
+    mixed = torch.einsum("bdqp,bqp->bqd", found, shares.flatten(3).transpose(1, 2).flatten(0, 1))
+    return mixed.unflatten(0, (-1, heads)).transpose(1, 2)  # B A Q d -> B Q A d
 
 
 def _sizes(grids: Sequence[Grid]) -> list[int]:
