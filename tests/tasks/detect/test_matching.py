@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from vitrail.tasks.detect.matching import Costs, Truth, assign, assign_all, costs
 
@@ -89,3 +90,18 @@ def test_several_sets_are_solved_as_each_alone():
     valid = [torch.rand(2, 4) > 0.3, torch.rand(2, 4) > 0.3, torch.rand(2, 8) > 0.5]
     for one, cost, real in zip(assign_all(costs, valid), costs, valid, strict=True):
         assert torch.equal(one, assign(cost, real))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 200, 4), (1, 1, 200, 4)], ids=str)
+def test_of_many_queries_only_the_cheapest_are_compared(shape):
+    """With costs that repeat, several boxes want the same query; the sum is that of the whole problem."""
+    torch.manual_seed(0)
+    cost, valid = torch.randint(40, shape).float(), torch.rand(shape[1], 4) > 0.2
+    for layer, image in itertools.product(range(shape[0]), range(shape[1])):
+        cost[layer, image, 7] = 0.0
+        real, row = valid[image].nonzero()[:, 0], assign(cost, valid)[layer, image]
+        queries = row.ge(0).nonzero()[:, 0]
+        assert sorted(row[queries].tolist()) == real.tolist()
+        mine = cost[layer, image, queries, row[queries]].sum().item()
+        best = linear_sum_assignment(cost[layer, image][:, real])
+        assert mine == cost[layer, image][:, real][best].sum().item()

@@ -9,7 +9,7 @@ from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
 
 from vitrail.models.heads.detector import Boxes, Noised
 from vitrail.tasks.detect.matching import Costs, Truth
-from vitrail.tasks.detect.set_loss import SetLoss, matched, weighted
+from vitrail.tasks.detect.set_loss import SetLoss, assigned, denoised, losses, matched, weighted
 
 LAYERS, IMAGES, QUERIES, CLASSES, MOST = 3, 3, 9, 4, 6
 
@@ -70,9 +70,10 @@ def test_varifocal_asks_for_the_overlap():
     shifted = found._replace(boxes=found.boxes + torch.tensor([0.02, 0.0, 0.0, 0.0]))
     match = torch.where(truth.valid, torch.arange(MOST), -1)
     match = torch.cat([match, torch.full((IMAGES, 2), -1)], dim=1)[None]
-    loss, focal = SetLoss("varifocal"), SetLoss("focal")
-    assert loss.assigned(shifted, truth, match)["class_loss"] > 1
-    assert focal.assigned(shifted, truth, match)["class_loss"] < 1e-3
+    wanted = assigned(truth, match)
+    varifocal, focal = losses([(SetLoss(kind), shifted, wanted) for kind in ("varifocal", "focal")])
+    assert varifocal["class_loss"] > 1
+    assert focal["class_loss"] < 1e-3
 
 
 @pytest.mark.parametrize("kind", ["focal", "softmax"])
@@ -96,5 +97,18 @@ def test_noised_boxes_need_no_matching():
     noise = Noised(truth.labels, truth.boxes, truth.labels, truth.boxes, good, truth.valid, 1)
     logits = torch.full((2, IMAGES, MOST, CLASSES), -20.0)
     logits[:, :, :3] = torch.where(torch.nn.functional.one_hot(truth.labels[:, :3], CLASSES).bool(), 20.0, -20.0)
-    found = SetLoss().denoised(Boxes(logits, truth.boxes.expand(2, -1, -1, -1)), noise)
+    found = losses([(SetLoss(), Boxes(logits, truth.boxes.expand(2, -1, -1, -1)), denoised(noise, 2))])[0]
     assert float(weighted(found, Costs())) == pytest.approx(0, abs=1e-4)
+
+
+def test_sets_have_the_losses_that_each_has_alone():
+    truth, boxes = made()
+    logits = torch.randn(LAYERS, IMAGES, QUERIES, CLASSES)
+    noise = Noised(truth.labels, truth.boxes, truth.labels, truth.boxes, truth.valid, truth.valid, 1)
+    first = (SetLoss("varifocal"), Boxes(logits, boxes), truth)
+    second = (SetLoss("focal"), Boxes(logits[:1, :, :7, :1], boxes[:1, :, :7]), truth.without_class())
+    noised = (SetLoss(), Boxes(logits[:2, :, :MOST], boxes[:2, :, :MOST]), noise)
+    alone = [*matched([first]), *matched([second]), *losses([(*noised[:2], denoised(noise, 2))])]
+    for found, expected in zip(matched([first, second], noised), alone, strict=True):
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value)

@@ -118,9 +118,8 @@ class Detect(Task):
             noise = {"label_noise": config.label_noise, "box_noise": config.box_noise}
             noisy = noised(truth, count, len(self.classes), **noise)
         found = self.head(self.backbone.features(batch.images), noisy)
-        main, *others = matched(self._sets(found, truth))
-        if found.noised is not None and noisy is not None:
-            others.append(self.criterion.denoised(found.noised, noisy))
+        known = None if found.noised is None or noisy is None else (self.criterion, found.noised, noisy)
+        main, *others = matched(self._sets(found, truth), known)
         total = sum((weighted(one, self.criterion.weights) for one in others), weighted(main, self.criterion.weights))
         layers = len(found.found.logits)
         return {"loss": total} | {name: value.detach() / layers for name, value in main.items()}

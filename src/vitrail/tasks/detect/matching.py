@@ -1,9 +1,11 @@
 """Which query answers for which true box: the assignment of least cost (DETR, arXiv:2005.12872)."""
 
 import importlib
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from vitrail.data.targets.boxes_target import BOX, CLASS, BoxesTarget
 from vitrail.errors import ConfigError
 from vitrail.layers.boxes import generalised_iou, precise, to_centres, to_corners
 
+Array = np.ndarray[Any, Any]
 _FOCAL_ALPHA, _FOCAL_GAMMA = 0.25, 2.0  # of the cost of a class, arXiv:2010.04159
 
 
@@ -89,27 +92,52 @@ torch.library.define("vitrail::match_boxes", "(Tensor[] costs, Tensor[] valid) -
 def _match_boxes(costs: Sequence[Tensor], valid: Sequence[Tensor]) -> list[Tensor]:
     solve = _solver()
     # Infinite costs would make the problem unsolvable; such a query is taken only where there is no other.
-    flat = torch.cat([cost.float().flatten() for cost in costs]).nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6)
-    real = torch.cat([one.flatten() for one in valid])
-    matrices, rows = _split(flat.cpu(), costs), _split(real.cpu(), valid)
-    found = [_solved(matrix, row, solve) for matrix, row in zip(matrices, rows, strict=True)]
-    flat_found = torch.cat([one.flatten() for one in found]).to(costs[0].device)
-    return [one.clone() for one in _split(flat_found, found)]
+    known = [cost.float().nan_to_num(nan=1e6, posinf=1e6, neginf=-1e6) for cost in costs]
+    rows = [_candidates(cost) for cost in known]
+    fewer = [
+        cost.take_along_dim(row[..., None], 2) if len(row) else cost for cost, row in zip(known, rows, strict=True)
+    ]
+    given = zip(_on_cpu(fewer), _on_cpu(rows), _on_cpu(valid), costs, strict=True)
+    found = [_solved(cost, row, real, whole.shape[2], solve) for cost, row, real, whole in given]
+    flat = torch.from_numpy(np.concatenate([one.ravel() for one in found])).to(costs[0].device)
+    return [part.clone() for part in _split(flat, found)]
 
 
-def _split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    return [part.view_as(one) for part, one in zip(flat.split([one.numel() for one in like]), like, strict=True)]
+def _candidates(cost: Tensor) -> Tensor:
+    """The queries that may be matched, some of them more than once, or an empty tensor for all: L B Q M -> L B R.
+
+    With M boxes, only the M cheapest queries of each can be part of the best assignment. Of the tokens of all levels
+    few remain; for the queries of a decoder this would not pay.
+    """
+    queries, boxes = cost.shape[2:]
+    if 2 * boxes * boxes >= queries:
+        return cost.new_empty(0, dtype=torch.int64)
+    return cost.topk(boxes, dim=2, largest=False, sorted=False).indices.flatten(2)  # L B M M -> L B MM
 
 
-def _solved(cost: Tensor, valid: Tensor, solve: Any) -> Tensor:
-    """The assignment of one set of queries, on the CPU: L B Q M, B M -> L B Q."""
-    real = [row.nonzero()[0] for row in valid.numpy()]
-    found = torch.full(cost.shape[:3], -1, dtype=torch.int64)
-    for layer, images in enumerate(cost.numpy()):
-        for image, square in enumerate(images):
-            if len(real[image]):
-                queries, boxes = solve(square[:, real[image]])
-                found[layer, image, torch.from_numpy(queries)] = torch.from_numpy(real[image][boxes])
+def _on_cpu(tensors: Sequence[Tensor]) -> list[Array]:
+    """One copy from the GPU for all of them."""
+    return [part.numpy() for part in _split(torch.cat([one.flatten() for one in tensors]).cpu(), tensors)]
+
+
+def _split(flat: Tensor, like: Sequence[Tensor | Array]) -> list[Tensor]:
+    sizes = [math.prod(one.shape) for one in like]
+    return [part.view(one.shape) for part, one in zip(flat.split(sizes), like, strict=True)]
+
+
+def _solved(cost: Array, rows: Array, valid: Array, queries: int, solve: Any) -> Array:
+    """The assignment of one set of queries: the costs L B R M of the queries `rows`, B M -> L B Q."""
+    found = np.full((*cost.shape[:2], queries), -1)
+    for image, real in enumerate(row.nonzero()[0] for row in valid):
+        for layer in range(len(cost) if len(real) else 0):
+            matrix = cost[layer, image][:, real]
+            if rows.size:
+                names, first = np.unique(rows[layer, image], return_index=True)
+                chosen, boxes = solve(matrix[first])
+                query = names[chosen]
+            else:
+                query, boxes = solve(matrix)
+            found[layer, image, query] = real[boxes]
     return found
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.layers.boxes import generalised_iou, iou, precise, to_corners
+from vitrail.layers.boxes import overlaps, precise, to_corners
 from vitrail.models.heads.detector import Boxes, Noised
 from vitrail.tasks.detect.matching import Costs, Truth, assign_all, costs
 
@@ -42,39 +42,8 @@ class SetLoss(NamedTuple):
         """The costs of matching each layer by itself: L B Q M."""
         return costs(found.logits, found.boxes, truth, self.weights, softmax=self.kind == "softmax")
 
-    def assigned(self, found: Boxes, truth: Truth, match: Tensor) -> Losses:
-        """The losses of queries that answer for the true boxes `match` L B Q, -1 for none."""
-        rows = match.clamp(min=0)
-        boxes = truth.boxes.expand(len(match), -1, -1, -1).gather(2, rows[..., None].expand(-1, -1, -1, 4))
-        wanted = Wanted(
-            labels=truth.labels.expand(len(match), -1, -1).gather(2, rows),
-            boxes=boxes,
-            positive=match >= 0,
-            counted=truth.known[None, :, None].expand_as(match),
-            total=(truth.valid & truth.known[:, None]).sum().clamp(min=1),
-        )
-        return self.terms(found, wanted)
-
-    def denoised(self, found: Boxes, noised: Noised) -> Losses:
-        """The losses of noised boxes, whose truth is known."""
-        near, layers = noised.positive & noised.valid, len(found.logits)
-        parts = (noised.true_labels, noised.true_boxes, near, noised.valid)
-        labels, boxes, positive, counted = (one.expand(layers, *one.shape) for one in parts)
-        return self.terms(found, Wanted(labels, boxes, positive, counted, near.sum().clamp(min=1)))
-
-    def terms(self, found: Boxes, wanted: Wanted) -> Losses:
-        """Classes of all queries that count, boxes of those that have one; sums over layers, per true box."""
-        first, second = to_corners(found.boxes), to_corners(wanted.boxes.to(found.boxes))
-        overlap = generalised_iou(first, second)  # L B Q
-        distance = (found.boxes - wanted.boxes).abs().sum(dim=-1)  # L B Q
-        return {
-            "class_loss": self._classes(precise(found.logits), wanted, iou(first.detach(), second)),
-            "box_loss": (distance * wanted.positive).sum() / wanted.total,
-            "giou_loss": ((1 - overlap) * wanted.positive).sum() / wanted.total,
-        }
-
-    def _classes(self, logits: Tensor, wanted: Wanted, quality: Tensor) -> Tensor:
-        """L B Q K+ -> a number; `quality` L B Q is the IoU of each box."""
+    def classes(self, logits: Tensor, wanted: Wanted, quality: Tensor) -> Tensor:
+        """Classes of all queries that count: L B Q K+ -> a number; `quality`, L B Q, is the IoU of each box."""
         if self.kind == "softmax":
             labels = torch.where(wanted.positive, wanted.labels, logits.shape[-1] - 1)  # L B Q
             loss = F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none")
@@ -93,13 +62,60 @@ class SetLoss(NamedTuple):
         return (loss.sum(dim=-1) * wanted.counted).sum() / wanted.total
 
 
-def matched(sets: Sequence[tuple[SetLoss, Boxes, Truth]]) -> list[Losses]:
-    """The losses of sets of boxes after matching, each summed over its layers."""
+def matched(
+    sets: Sequence[tuple[SetLoss, Boxes, Truth]], noised: tuple[SetLoss, Boxes, Noised] | None = None
+) -> list[Losses]:
+    """The losses of sets of boxes after matching, then those of noised boxes, whose truth is known."""
     matches = assign_all(
         [loss.costs(found, truth) for loss, found, truth in sets],
         [truth.valid & truth.known[:, None] for _, _, truth in sets],
     )
-    return [loss.assigned(found, truth, match) for (loss, found, truth), match in zip(sets, matches, strict=True)]
+    wanted = [(loss, found, assigned(truth, match)) for (loss, found, truth), match in zip(sets, matches, strict=True)]
+    if noised is not None:
+        loss, found, noise = noised
+        wanted.append((loss, found, denoised(noise, len(found.logits))))
+    return losses(wanted)
+
+
+def assigned(truth: Truth, match: Tensor) -> Wanted:
+    """What queries should say that answer for the true boxes `match` L B Q, -1 for none."""
+    rows = match.clamp(min=0)
+    return Wanted(
+        labels=truth.labels.expand(len(match), -1, -1).gather(2, rows),
+        boxes=truth.boxes.expand(len(match), -1, -1, -1).gather(2, rows[..., None].expand(-1, -1, -1, 4)),
+        positive=match >= 0,
+        counted=truth.known[None, :, None].expand_as(match),
+        total=(truth.valid & truth.known[:, None]).sum().clamp(min=1),
+    )
+
+
+def denoised(noised: Noised, layers: int) -> Wanted:
+    """What queries that start at noised boxes should say, in each of the layers."""
+    near = noised.positive & noised.valid
+    parts = (noised.true_labels, noised.true_boxes, near, noised.valid)
+    labels, boxes, positive, counted = (one.expand(layers, *one.shape) for one in parts)
+    return Wanted(labels, boxes, positive, counted, near.sum().clamp(min=1))
+
+
+def losses(sets: Sequence[tuple[SetLoss, Boxes, Wanted]]) -> list[Losses]:
+    """Classes of all queries that count, boxes of those that have one; sums over layers, per true box.
+
+    The boxes of all sets are compared at once: on a GPU, the number of operators decides, not their size.
+    """
+    boxes = torch.cat([found.boxes.flatten(0, 2) for _, found, _ in sets])  # N 4
+    true = torch.cat([wanted.boxes.flatten(0, 2) for _, _, wanted in sets]).to(boxes)
+    positive = torch.cat([wanted.positive.flatten() for _, _, wanted in sets])  # N
+    share, overlap = overlaps(to_corners(boxes), to_corners(true))
+    terms = torch.stack([(boxes - true).abs().sum(dim=-1), 1 - overlap]) * positive  # 2 N
+    sizes = [wanted.positive.numel() for _, _, wanted in sets]
+    result = []
+    for (loss, found, wanted), part, quality in zip(
+        sets, terms.split(sizes, dim=1), share.detach().split(sizes), strict=True
+    ):
+        classes = loss.classes(precise(found.logits), wanted, quality.view_as(wanted.positive))
+        distance, apart = (part.sum(dim=1) / wanted.total).unbind()
+        result.append({"class_loss": classes, "box_loss": distance, "giou_loss": apart})
+    return result
 
 
 def weighted(losses: Losses, weights: Costs) -> Tensor:
