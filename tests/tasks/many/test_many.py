@@ -10,6 +10,7 @@ from support.task_case import OPTIONS
 from torch import Tensor
 
 from vitrail.config import from_dict, to_dict
+from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch
 from vitrail.data.targets import BoxesTarget, ClassTarget, DepthTarget, MaskTarget, NumbersTarget, Schema
 from vitrail.data.targets.mask_target import IGNORE
@@ -282,3 +283,10 @@ def test_two_tasks_with_heads_of_the_backbones_own_kind() -> None:
     values[2] = torch.nan
     found = task.loss(Batch(batch().images, {"label": batch().targets["label"], "numbers": values}, torch.arange(6)))
     assert bool(torch.isfinite(found["loss"]))
+
+
+def test_notes_name_the_options_of_their_task() -> None:
+    _, augment, _, notes = config().adapt(SCHEMA, AugmentConfig(), MixConfig(mixup=0.2))
+    assert not augment.crops
+    assert any(note.startswith("depth: ") and "tasks.depth." in note for note in notes)
+    assert any(note.startswith("detect: Mixup") for note in notes)

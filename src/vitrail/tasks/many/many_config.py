@@ -1,5 +1,6 @@
 """Which tasks a backbone has heads for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -69,7 +70,7 @@ class ManyConfig(DenseConfig, kind="many"):
         tasks: dict[str, TaskConfig] = {}
         for name, config in self.tasks.items():
             tasks[name], more = config.decided(config.learns(schema), targets)
-            notes += [f"{name}: {note}" for note in more]
+            notes += _of_task(name, more)
         return replace(self, tasks=tasks), notes
 
     def stored(self) -> TaskConfig:
@@ -82,8 +83,13 @@ class ManyConfig(DenseConfig, kind="many"):
         """What all tasks can use."""
         found: dict[str, Any] = {}
         notes: list[str] = []
-        for config in self.tasks.values():
+        for name, config in self.tasks.items():
             own, augment, mix, more = config.adapt(config.learns(schema), augment, mix)
             found |= own
-            notes += more
-        return found, augment, mix, list(dict.fromkeys(notes))
+            notes += _of_task(name, more)
+        return found, augment, mix, notes
+
+
+def _of_task(name: str, notes: Sequence[str]) -> list[str]:
+    """Notes of one of many tasks, with the names that its options have here."""
+    return [f"{name}: {note.replace('task.', f'tasks.{name}.')}" for note in notes]

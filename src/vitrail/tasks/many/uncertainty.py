@@ -30,6 +30,5 @@ class Uncertainty(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """What each loss is multiplied with."""
-        factors = [likelihood.loss for likelihood in self.likelihoods.values()]
-        found = torch.exp(-self.s.detach()) * torch.tensor(factors, device=self.s.device)
-        return dict(zip(self.likelihoods, found.unbind(), strict=True))
+        pairs = zip(self.s.detach().neg().exp().unbind(), self.likelihoods.items(), strict=True)
+        return {name: likelihood.loss * weight for weight, (name, likelihood) in pairs}
