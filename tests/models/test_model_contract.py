@@ -213,8 +213,14 @@ ANY_BATCH = {"dynamic_shapes": {"images": {0: torch.export.Dim("batch")}}}
 
 @every_design
 @pytest.mark.filterwarnings("ignore::vitrail.errors.ResampledNotice")
-def test_compiles_at_another_size(name):
+def test_exports_at_another_size(name):
     model = resized(name, **to_trace(name))
+    exports(model, pictures(model))
+
+
+@a_few  # to compile takes three times as long as to export
+def test_compiles(name, changes):
+    model = tiny(name, **changes)
     compiles(model, pictures(model))
 
 
@@ -241,6 +247,7 @@ def test_exports_with_any_batch(name, changes):
     exports(model, pictures(model), **ANY_BATCH)
 
 
+@pytest.mark.slow  # that of a layer is quick
 def test_exports_strictly():
     model = tiny()
     exports(model, pictures(model), **ANY_BATCH, strict=True)
