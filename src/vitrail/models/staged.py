@@ -96,8 +96,10 @@ class Staged(Backbone):
         if not layers:
             return self.features(images), []
         self.check(images)
-        selected, found, index = self.chosen(layers), dict[int, Features](), 0
-        maps, levels = self.stem(_channels_last(images)), list[Tensor]()
+        selected, index = self.chosen(layers), 0
+        found: dict[int, Features] = {}  # not dict[int, Features](), which torch.compile cannot trace
+        levels: list[Tensor] = []
+        maps = self.stem(_channels_last(images))
         prefix = no_prefix(maps)
         for stage in cast("Iterable[Stage]", self.stages):
             state: State = stage.receive(maps, prefix)

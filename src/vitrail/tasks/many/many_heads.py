@@ -88,7 +88,8 @@ class Many(Task):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """The balanced sum of all losses, the loss of each task and its weight."""
         assert self.shared is not None  # noqa: S101  (there is a model to train)
-        found, present = dict[str, dict[str, Tensor]](), dict[str, float]()
+        found: dict[str, dict[str, Tensor]] = {}
+        present: dict[str, float] = {}
         with self.shared.reading(batch.images):
             for name, task in self.parts():
                 found[name] = self._loss_of(name, task, batch)
