@@ -280,7 +280,7 @@ def _measured(model: Predictor, dataset: Dataset, batch_size: int) -> Evaluation
     if (reader := whole_pictures(model)) is not None:
 
         def infer(pictures: Tensor) -> Outputs:
-            (outputs,) = reader.outputs(pictures)
+            (outputs,) = reader.outputs(list(pictures))
             return _finite(model, dataset.name, {name: values.cpu() for name, values in outputs.items()})
 
         return evaluate(model.task, PictureBatches(dataset, device=device), infer, names=dataset.key)

@@ -1,11 +1,11 @@
 """Training that starts from a detector, segmenter or depth model of Hugging Face: its backbone, and its head too."""
 
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vitrail.config import apply
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.headed import has_head, load_headed
 from vitrail.models.checkpoint.headed.processor import read_processing
@@ -49,8 +49,7 @@ def with_head(
             f"the head of {start} is for task {theirs.kind!r} and is left out: task {chosen.kind!r}",
         ]
     note = f"starts with the head of {start} too ({theirs.head.kind}); what depends on other classes is new"
-    assert "head" in {field.name for field in fields(chosen)}  # type: ignore[arg-type]  # noqa: S101  (the same kind)
-    return replace(chosen, head=theirs.head), [*notes, note]  # type: ignore[call-arg]
+    return apply(chosen, {"head": theirs.head}), [*notes, note]
 
 
 @torch.no_grad()
