@@ -1,11 +1,13 @@
 """What a step of a detector costs beside the arithmetic of its model, and beside Hugging Face's Deformable DETR.
 
     python benchmarks/detect_step.py --json detect_step.json                    # a GPU: ResNet-18, 480 x 640, batch 16
+    python benchmarks/detect_step.py --only "vitrail deformable_detr, whole" --profile profile.txt
     python benchmarks/detect_step.py --device cpu --size 64x96 --batch 2 --small --rounds 2
 
 "whole" is augmented images to updated weights: forward, matching, losses, backward, fused AdamW, under bfloat16
-autocast on a GPU. "arithmetic" is the same model, denoising queries included, with the mean of its outputs as loss: no
-matching, no losses of boxes. Contenders take turns, round by round; the figure is the median of rounds, with the range.
+autocast on a GPU. "grid_sample" is the same without the kernel for sampled levels. "arithmetic" is the same model,
+denoising queries included, with the mean of its outputs as loss: no matching, no losses of boxes. Contenders take
+turns, round by round; the figure is the median of rounds, with the range.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from torch import Tensor
 import vitrail
 from vitrail.data.dataset import Batch
 from vitrail.data.targets.boxes_target import Box, BoxesTarget
+from vitrail.layers import kernels
 from vitrail.models.heads import DeformableDetrConfig, RtDetrConfig
 from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detection import DetectConfig
@@ -80,10 +84,21 @@ def ours(kind: str, batch: Batch, args: argparse.Namespace) -> dict[str, Step]:
             torch.zeros((), device=batch.images.device),
         )
 
+    whole = step(lambda: task(batch)["loss"], optimiser, batch.images.device)
     return {
-        f"vitrail {kind}, whole": step(lambda: task(batch)["loss"], optimiser, batch.images.device),
+        f"vitrail {kind}, whole": whole,
+        f"vitrail {kind}, grid_sample": partial(without_kernel, whole),
         f"vitrail {kind}, arithmetic": step(arithmetic, optimiser, batch.images.device),
     }
+
+
+def without_kernel(run: Step) -> None:
+    """A step whose layers sample their levels by `grid_sample`."""
+    widths, kernels.SAMPLED_WIDTHS = kernels.SAMPLED_WIDTHS, ()
+    try:
+        run()
+    finally:
+        kernels.SAMPLED_WIDTHS = widths
 
 
 def theirs(batch: Batch, args: argparse.Namespace) -> dict[str, Step]:

@@ -122,7 +122,7 @@ class MultiScaleDeformableAttention(nn.Module):
             sizes = torch.tensor([(columns, rows) for rows, columns in grids], dtype=exact)
             # Without blocking: otherwise the CPU would wait for all that the GPU still has to do.
             return references + offsets / sizes.to(offsets.device, non_blocking=True)[:, None]
-        return references[..., :2] + offsets / self.points * references[..., 2:] / 2
+        return references[..., :2] + offsets * (references[..., 2:] / (2 * self.points))
 
     def _check(self, references: Tensor, tokens: Tensor, grids: Sequence[Grid]) -> None:
         if len(grids) != self.levels or references.shape[2] != self.levels:

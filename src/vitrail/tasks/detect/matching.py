@@ -29,7 +29,7 @@ class Truth(NamedTuple):
     def of(cls, values: Tensor, size: tuple[int, int]) -> "Truth":
         """From a batch's values B M 7, in pixels of images of this height and width."""
         height, width = size
-        sides = values.new_tensor([width, height, width, height])
+        sides = torch.tensor([width, height, width, height], dtype=values.dtype).to(values.device, non_blocking=True)
         valid = BoxesTarget.valid(values)
         labels = torch.where(valid, values[..., CLASS], 0.0).long()
         return cls(labels, to_centres(values[..., BOX] / sides), valid, BoxesTarget.known(values))
