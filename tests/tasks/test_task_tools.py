@@ -25,6 +25,15 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_case(*request.param, tmp_path_factory)
 
 
+# A graph takes seconds. Those of labels and of many tasks are made of those of the other tasks.
+ALIKE = (("classify", "labels"), ("many", "several"))
+some_graphs = pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case in ALIKE), id="-".join(case)) for case in OWN],
+    indirect=True,
+)
+
+
 @pytest.fixture(scope="module")
 def dist(case: Case) -> Path:
     """The exported model. To write ONNX takes up to 13 s; `make test-all` does so for every task."""
@@ -158,6 +167,7 @@ def test_a_task_without_answers_is_not_exported_or_served(case: Case, capsys: py
     refused(["bench", folder, "--images", images(case)], capsys)
 
 
+@some_graphs
 def test_export(case: Case, dist: Path) -> None:
     answers_alike(case, dist)
 
@@ -177,6 +187,7 @@ def answers_alike(case: Case, dist: Path) -> None:
     assert vitrail.evaluate(engine, case.data).metrics["images"] > 0
 
 
+@some_graphs
 def test_bench(case: Case, dist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", str(dist), str(case.run.folder), "--images", images(case), "--count", "8", "--batches", "1"]
     assert main([*words, "--threads", "1", "--rounds", "1", "--html", str(tmp_path / "bench.html")]) == 0
