@@ -87,14 +87,14 @@ def ours(kind: str, batch: Batch, args: argparse.Namespace) -> dict[str, Step]:
     whole = step(lambda: task(batch)["loss"], optimiser, batch.images.device)
     return {
         f"vitrail {kind}, whole": whole,
-        f"vitrail {kind}, grid_sample": partial(without_kernel, whole),
+        f"vitrail {kind}, kernel": partial(with_kernel, whole),
         f"vitrail {kind}, arithmetic": step(arithmetic, optimiser, batch.images.device),
     }
 
 
-def without_kernel(run: Step) -> None:
-    """A step whose layers sample their levels by `grid_sample`."""
-    widths, kernels.SAMPLED_WIDTHS = kernels.SAMPLED_WIDTHS, ()
+def with_kernel(run: Step) -> None:
+    """A step whose layers sample their levels by the Triton kernel in place of `grid_sample`."""
+    widths, kernels.SAMPLED_WIDTHS = kernels.SAMPLED_WIDTHS, (8, 16, 32, 64)
     try:
         run()
     finally:

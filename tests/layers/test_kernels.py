@@ -74,6 +74,7 @@ def on_cpu(monkeypatch):
         for name, function in backward.items():
             library.impl(name, counted(name, function), "CPU")
         monkeypatch.setattr(kernels, "suits", lambda _: True)
+        monkeypatch.setattr(kernels, "SAMPLED_WIDTHS", (8, 16, 32, 64))
         monkeypatch.setattr(kernels, "LARGE", 0)
         yield calls
 

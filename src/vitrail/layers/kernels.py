@@ -16,7 +16,8 @@ from vitrail.layers.patch import Grid
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
 LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than GELU
 WIDTHS = (16, 32, 64)  # sizes of a head
-SAMPLED_WIDTHS = (8, 16, 32, 64)  # sizes of a head that samples points
+# Sizes of a head that samples points. Written for 8, 16, 32 and 64; none is used until it has been run on a GPU.
+SAMPLED_WIDTHS: tuple[int, ...] = ()
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
 
