@@ -5,7 +5,7 @@
     python benchmarks/detect_step.py --device cpu --size 64x96 --batch 2 --small --rounds 2
 
 "whole" is augmented images to updated weights: forward, matching, losses, backward, fused AdamW, under bfloat16
-autocast on a GPU. "grid_sample" is the same without the kernel for sampled levels. "arithmetic" is the same model,
+autocast on a GPU. "kernel" is the same with the kernel for sampled levels. "arithmetic" is the same model,
 denoising queries included, with the mean of its outputs as loss: no matching, no losses of boxes. Contenders take
 turns, round by round; the figure is the median of rounds, with the range.
 """
