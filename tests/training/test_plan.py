@@ -172,3 +172,19 @@ def test_folders_that_cannot_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(CheckpointError, match="damaged"):
         read_plan(tmp_path)
+
+
+def test_uneven_classes_are_noted_and_corrected_once() -> None:
+    data = split(photos(40, size=16))
+    data.train.targets["label"] = (torch.arange(40) % 4 == 0).long()
+    plan = make_plan(data, changes={"sampling": "balanced"})
+    assert plan.config.task.best_metric == "balanced_accuracy"
+    assert any("balanced accuracy" in note for note in plan.notes)
+    assert plan.build_task().best_metric == "balanced_accuracy"
+    for task in ({"class_weights": "inverse"}, {"loss": "logit_adjusted"}):
+        with pytest.raises(ConfigError, match="sampling"):
+            make_plan(data, task=task, changes={"sampling": "balanced"})
+    with pytest.raises(ConfigError, match="group"):
+        make_plan(data, group="patient")
+    with pytest.raises(ConfigError, match="members"):
+        make_plan(data, task={"members": 3})

@@ -338,6 +338,8 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
         f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics
     ]
     loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(scores)}; the model is in {folder}")
+    if getattr(task.config, "goal", None) is not None:
+        loop.logs.say(task.calibration())
     return Run(
         **{**vars(model), "result": result},
         folder=folder,

@@ -7,7 +7,12 @@ from vitrail.report import Report
 from vitrail.report.intervals import wilson
 from vitrail.tasks.classify import classify_report
 from vitrail.tasks.classify.class_metrics import ClassMeter, LabelMeter
-from vitrail.tasks.classify.classify_report import calibration_diagram, confusion_matrix, frequent_mistakes
+from vitrail.tasks.classify.classify_report import (
+    calibration_diagram,
+    confusion_matrix,
+    frequent_mistakes,
+    uneven_classes,
+)
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 
@@ -92,3 +97,15 @@ def test_no_mistakes_have_no_table():
 def test_calibration_has_a_verdict(sure, right, verdict):
     bins = torch.tensor([[0.0, 10.0], [0.0, sure], [0.0, right]])
     assert verdict in str(Report("zoo", (calibration_diagram(bins),)))
+
+
+def test_a_rare_class_that_lags_behind_is_named_with_remedies():
+    meter = ClassMeter(2)
+    truth = torch.tensor([0] * 90 + [1] * 10)
+    meter.add(torch.eye(2)[torch.tensor([0] * 94 + [1] * 6)], truth)
+    (section,) = uneven_classes(meter.compute(), ("usual", "rare"))
+    assert "'rare'" in section.text
+    assert "--sampling balanced" in section.text
+    meter = ClassMeter(2)
+    meter.add(torch.eye(2)[truth], truth)
+    assert uneven_classes(meter.compute(), ("usual", "rare")) == []

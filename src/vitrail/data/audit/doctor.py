@@ -240,7 +240,10 @@ def _duplicates(samples: Sequence[Sample], advice: list[str]) -> list[Section]:
     if len(pairs) > len(across):
         advice.append(f"Identical images within a split: {len(pairs) - len(across):,}. Keep one of each.")
     if near_across:
-        advice.append(f"Near-duplicates in two splits: {len(near_across):,} pairs. Check whether they are copies.")
+        advice.append(
+            f"Near-duplicates in two splits: {len(near_across):,} pairs. Check whether they are copies; --group "
+            "duplicates keeps them in one split."
+        )
     facts = Facts(
         "Duplicates",
         {

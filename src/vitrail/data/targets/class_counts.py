@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from vitrail.data.targets.class_balance import remedies, skew_of
 from vitrail.data.targets.class_names import notes_on_similar, similar_names
 from vitrail.data.targets.target import Audit
 from vitrail.errors import listed
 from vitrail.report import Table, Value
 
 _FEW = 10  # images of a class
-_UNEVEN = 10  # largest class over smallest
+_UNEVEN_LABELS = 10  # the most frequent label over the rarest: some difference is usual
 
 
 def lost_classes(classes: Sequence[str], before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
@@ -40,12 +41,10 @@ def audit_classes(classes: Sequence[str], counts: Mapping[str, Sequence[int]], *
     if one and len(classes) < 2:
         advice.append("There is only one class; a classifier needs at least two.")
     train = counts["train"]
-    present = [count for count in train if count]
-    if present and max(present) > _UNEVEN * min(present):
+    if (skew := skew_of(classes, train)) is not None and (one or skew.ratio > _UNEVEN_LABELS):
         advice.append(
-            f"Classes are uneven: {classes[train.index(max(present))]!r} has {max(present):,} training images, "
-            f"{classes[train.index(min(present))]!r} {min(present):,}; add images of the rare ones, and check the "
-            "accuracy of each class."
+            f"Classes are uneven: {skew.frequent!r} has {skew.most:,} training images, {skew.rare!r} {skew.least:,}. "
+            f"Look at the recall of each class, and add images of the rare ones, or try a remedy. {remedies()}."
         )
     if few := [name for name, count in zip(classes, train, strict=True) if 0 < count < _FEW]:
         advice.append(

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.data.targets.class_balance import remedies, skew_of
 from vitrail.report import Group, Matrix, Metric, Picture, Section, Table, Text, Unit, Value
 from vitrail.report.charts import Bin, calibration, percent
 from vitrail.report.intervals import wilson
@@ -29,6 +30,7 @@ METRICS = {
     "bce": Metric("BCE", "", "mean binary cross-entropy", higher=False, is_loss=True),
 }
 _COUNTED = ("accuracy", "top5", "exact")  # metrics that are shares of the images
+_LAG = 0.1  # of recall that a rare class may be behind before remedies are named
 _MISTAKES = 12  # pairs of classes that a table lists
 _ROWS = 20  # classes that a page shows before it folds the rest
 _CLOSE = 0.02  # mean confidence and accuracy that differ by less are called equal
@@ -56,6 +58,8 @@ def sections(
     if (counts := results.get("confusion")) is not None:
         found.append(confusion_matrix(counts, classes))
     found.append(per_class(results, classes))
+    if "accuracy" in results:
+        found += uneven_classes(results, classes)
     if undefined := [classes[label] for label in results.get("undefined", ())]:
         text = f"All images or none have: {', '.join(undefined)}. These labels have no AP, AUC or F1."
         found.append(Text("Not measured", text))
@@ -79,6 +83,21 @@ def per_class(results: Mapping[str, Any], classes: Sequence[str]) -> Table:
     rows.sort(key=lambda row: (row["F1"] is None, row["F1"] or 0.0))
     units: dict[str, Unit] = {name: "" if name in ("class", "images", "threshold") else "share" for name in rows[0]}
     return Table("Per class", units, rows, bars=True, fold_after=_ROWS)
+
+
+def uneven_classes(results: Mapping[str, Any], classes: Sequence[str]) -> list[Section]:
+    """What uneven classes cost the rare one, and the remedies; nothing where they cost little."""
+    skew = skew_of(classes, results["support"].tolist())
+    if skew is None:
+        return []
+    rare, frequent = (float(results["recall"][list(classes).index(name)]) for name in (skew.rare, skew.frequent))
+    if frequent - rare < _LAG:
+        return []
+    text = (
+        f"{skew.rare!r} has {skew.least:,} of these images, {skew.frequent!r} {skew.most:,}; their recalls are "
+        f"{percent(rare)} and {percent(frequent)}.\n{remedies()}."
+    )
+    return [Text("Uneven classes", text)]
 
 
 def confusion_matrix(counts: Tensor, classes: Sequence[str]) -> Group:

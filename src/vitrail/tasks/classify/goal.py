@@ -218,9 +218,10 @@ def decide(goal: GoalConfig, logits: Tensor, labels: Tensor, classes: Sequence[s
     shown = of if of is not None else rarest(labels, len(classes))
     before, after = (_figures(scores.argmax(dim=1), labels, shown) for scores in (logits, logits.float() + offsets))
     changes = ", ".join(f"{name} {100 * old:.1f} to {100 * after[name]:.1f} %" for name, old in before.items())
+    count = int((labels == shown).sum())
     about = (
-        f"decides for {goal.words(classes)}, adopted on {len(labels):,} validation images: of {classes[shown]!r} "
-        f"{changes} (on the same images, so a little optimistic)"
+        f"decides for {goal.words(classes)}, adopted on {len(labels):,} validation images, {count:,} of them "
+        f"{classes[shown]!r}: its {changes} (on the same images, so a little optimistic)"
     )
     return Decision(offsets=tuple(offsets.tolist()), about=about)
 
