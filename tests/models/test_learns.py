@@ -21,7 +21,11 @@ def pictures() -> tuple[Tensor, Tensor]:
     return images.to(memory_format=torch.channels_last), data.targets["label"][:IMAGES]
 
 
-@pytest.mark.parametrize("name", one_of_each_design())
+ALIKE = ("deit_tiny_distilled_patch16", "swinv2_tiny_window8", "pvt_v2_b0", "convformer_s18")  # they learn as others do
+DESIGNS = [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in one_of_each_design()]
+
+
+@pytest.mark.parametrize("name", DESIGNS)
 def test_learns(name: str, pictures: tuple[Tensor, Tensor]) -> None:
     images, labels = pictures
     family, _ = resolve(name)

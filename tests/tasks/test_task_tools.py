@@ -25,8 +25,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_case(*request.param, tmp_path_factory)
 
 
-# A graph takes seconds. Those of labels and of many tasks are made of those of the other tasks.
-ALIKE = (("classify", "labels"), ("many", "several"))
+# A graph takes seconds. These are made of others' parts: labels as classes, depth as masks, many as each of them.
+ALIKE = (("classify", "labels"), ("depth", "depth"), ("many", "several"))
 some_graphs = pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=[pytest.mark.slow] * (case in ALIKE), id="-".join(case)) for case in OWN],
