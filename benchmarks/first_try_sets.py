@@ -176,11 +176,11 @@ def solar(folder: Path) -> Iterator[Sample]:
 def tiles(folder: Path) -> Iterator[Sample]:
     """Magnetic tiles with five defects and without.
 
-    A tile was photographed several times, with numbers near each other: blocks of 1,000 stay together.
+    A tile was photographed several times, with numbers near each other: blocks of 2,000 stay together.
     """
     for path in sorted(package(folder, "Magnetic-tile-defect-datasets").glob("MT_*/Imgs/*.jpg")):
         label, number = path.parents[1].name.removeprefix("MT_").lower(), int(path.stem.split("_")[-1])
-        yield Sample(label, picture(path), path.stem, group=str(number // 1000))
+        yield Sample(label, picture(path), path.stem, group=str(number // 2000))
 
 
 def textiles(folder: Path) -> Iterator[Sample]:

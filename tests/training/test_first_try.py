@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from support.small_data import grey_squares, photos, split
+import torch
+from support.small_data import Made, grey_squares, photos, split
 
-from vitrail.data.targets import ClassTarget, NumbersTarget
+from vitrail.data.targets import NumbersTarget
 from vitrail.errors import HeadNotice
 from vitrail.packaged import PHOTOS
 from vitrail.training import first_try as table
@@ -19,7 +20,6 @@ CELLS = (
     Cell(3000, 2, 300, grey=True, results={"probe-photos": (0.79, 60), **TUNED}),
     Cell(2000, 10, 28, grey=True, results={"probe-photos": (0.94, 60), "tune-packaged": (0.98, 200)}),
 )
-CLASSES = {"label": ClassTarget(classes=("a", "b"))}
 
 
 @pytest.fixture
@@ -55,12 +55,13 @@ def test_what_takes_too_long_on_a_cpu_is_left_to_a_gpu() -> None:
 
 @pytest.mark.usefixtures("cells")
 def test_only_where_nothing_is_named_and_classes_are_learned() -> None:
-    seen = Sampled(100, 100, grey=False)
-    assert first_try_for(CLASSES, 300, seen, {"epochs": 3}, kind=None) is not None
-    assert first_try_for(CLASSES, 300, seen, {"options": {}}, kind=None) is None
-    assert first_try_for(CLASSES, 300, seen, {}, kind="mae") is None
-    assert first_try_for({"n": NumbersTarget(names=("n",))}, 300, seen, {}, kind=None) is None
-    assert first_try_for(CLASSES, 300, Sampled(0, 0, grey=False), {}, kind=None) is None
+    seen, data = Sampled(100, 100, grey=False), photos(40)
+    assert first_try_for(data, seen, {"epochs": 3}) is not None
+    assert first_try_for(data, seen, {"options": {}}) is None
+    assert first_try_for(data, seen, {}, kind="mae") is None
+    assert first_try_for(data, Sampled(0, 0, grey=False), {}) is None
+    numbers = Made(data.array, {"n": torch.rand(40, 1)}, {"n": NumbersTarget(names=("n",))})
+    assert first_try_for(numbers, seen, {}) is None
 
 
 @pytest.mark.usefixtures("cells")

@@ -149,10 +149,7 @@ def assemble(
     precision, note = choose_precision(config.precision, device)
     if note is not None:
         logs.say(note)
-    task = plan.build_task(blank=blank).to(device)
-    if config.fit_head and not blank:
-        prepare = packs.train.prepare(plan.preprocess)
-        fit_head(task, read_features(task.backbone, packs.train, prepare, device=device))
+    task = _built(plan, packs, device, blank=blank)
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,
@@ -193,6 +190,15 @@ def assemble(
         folder=folder,
         logs=logs,
     )
+
+
+def _built(plan: Plan, packs: Packs, device: torch.device, *, blank: bool) -> Task:
+    """The task of a plan on a device, its head fitted to the training images where the recipe says so."""
+    task = plan.build_task(blank=blank).to(device)
+    if plan.config.fit_head and not blank:
+        prepare = packs.train.prepare(plan.preprocess)
+        fit_head(task, read_features(task.backbone, packs.train, prepare, device=device))
+    return task
 
 
 class Treatment:

@@ -12,7 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from vitrail.data.targets import ClassTarget, Schema
+from vitrail.data.dataset import Dataset
+from vitrail.data.targets import ClassTarget
 from vitrail.hardware import device
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
@@ -99,16 +100,16 @@ def first_try(images: int, classes: int, seen: Sampled, *, on_cpu: bool = True) 
 
 
 def first_try_for(
-    schema: Schema, images: int, seen: Sampled, changes: Mapping[str, Any], *, kind: str | None
+    data: Dataset, seen: Sampled, changes: Mapping[str, Any], *, kind: str | None = None
 ) -> FirstTry | None:
     """The first try for data with one class an image, unless the caller changes what the model is or learns from."""
-    targets = [target for target in schema.values() if isinstance(target, ClassTarget)]
+    targets = [target for target in data.schema.values() if isinstance(target, ClassTarget)]
     free = (
         kind in (None, "classify") and not {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
     )
     if not free or len(targets) != 1 or not seen.height or not measured():
         return None
-    return first_try(images, len(targets[0].classes), seen, on_cpu=device().type == "cpu")
+    return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu")
 
 
 def _minutes(seconds: float) -> str:

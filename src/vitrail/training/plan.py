@@ -173,20 +173,15 @@ def make_plan(
     """A plan for new data: opens them, chooses the task, looks at a few images, and decides what was left open."""
     changes = {**(changes or {}), **({} if model is None else {"model": model})}
     given, changes, spec = split_spec({} if recipe is None else _recipe(recipe), changes, task=task)
-    named = "model" in {**given, **changes}
-    base = _of_recipe(recipe, given)
+    named, base = "model" in {**given, **changes}, _of_recipe(recipe, given)
     borrowed = start is None and not named and changes_weights(change(base, changes))
     start = PACKAGED if borrowed else start
-    if recipe is None and start is not None:
-        config, spec = _tuned(changes, spec)
-    else:
-        config = change(base, changes)
+    config, spec = _tuned(changes, spec) if recipe is None and start is not None else (change(base, changes), spec)
     check_weights(config, start)
     columns = tuple(name.strip() for name in label.split(",") if name.strip()) if label is not None else ()
     splits, wanted = open_for_task(data, spec, like=Wanted(columns, group=group, fold=fold), val=val, seed=config.seed)
-    seen, first = sample(splits.train), None
-    if recipe is None and start is None and teacher is None and not named:
-        first = first_try_for(splits.train.schema, len(splits.train), seen, changes, kind=spec.kind)
+    seen, open_choice = sample(splits.train), recipe is None and start is None and teacher is None and not named
+    first = first_try_for(splits.train, seen, changes, kind=spec.kind) if open_choice else None
     if first is not None:
         start, changes = first.setting.start, {**first.setting.changes, **changes}
         config, spec = _tuned(changes, spec)
@@ -195,16 +190,14 @@ def make_plan(
     chosen, decided = chosen.decided(schema, splits.train.targets)
     config = replace(config, task=chosen, augment=augment, mix=mix)
     notes = [*splits.notes, *notes, *adapted, *decided, *([] if first is None else [first.note])]
-    config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in {**given, **changes}))
-    if "batch_size" not in {**given, **changes}:
-        config = _with_steps(config, len(splits.train), notes)
+    asked = {**given, **changes}
+    config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in asked))
+    config = config if "batch_size" in asked else _with_steps(config, len(splits.train), notes)
     outputs = chosen.num_outputs(schema)
     if start is None:
         config, backbone = fresh_model(config, outputs, seen, notes, named=named)
     else:
-        backbone = loaded(start, config, outputs, model=changes.get("model"))
-        config = change(config, {"model": model_name(backbone, start)})
-        notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
+        config, backbone = _started(config, start, outputs, notes, model=changes.get("model"), borrowed=borrowed)
     plan = Plan(
         config=config,
         data=splits,
@@ -219,6 +212,16 @@ def make_plan(
     )
     notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
     return replace(plan, notes=tuple(notes))
+
+
+def _started(
+    config: TrainConfig, start: str | Path, outputs: int, notes: list[str], *, model: str | None, borrowed: bool
+) -> tuple[TrainConfig, Backbone]:
+    """A model with the weights that a run starts from, and the config that names it."""
+    backbone = loaded(start, config, outputs, model=model)
+    config = change(config, {"model": model_name(backbone, start)})
+    notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
+    return config, backbone
 
 
 def _check_sampling(config: TrainConfig) -> None:
