@@ -256,6 +256,16 @@ def test_what_was_found_in_one_image_is_followed_and_has_its_place(case: Case) -
         assert values is None or values.shape == (1, *size)
 
 
+def test_the_mean_of_equal_views_is_each_of_them(case: Case) -> None:
+    try:
+        found = case.task.average([case.outputs, case.outputs])
+    except Unsupported:
+        return
+    assert found.keys() == case.outputs.keys()
+    for name, values in found.items():
+        torch.testing.assert_close(values, case.outputs[name])
+
+
 ABSTRACT = sorted(Task.__abstractmethods__)
 
 

@@ -34,11 +34,13 @@ class Parts(NamedTuple):
 
     def annotated(self, field: str) -> "Parts":
         """The same without images whose value of a field is not known."""
-        parts = []
-        for part in self[:3]:
-            known = part.schema[field].known(part.targets[field])
-            parts.append(part if bool(known.all()) else Subset(part, known.nonzero()[:, 0].tolist()))
-        return Parts(*parts, self.origin)
+        fit, validation, test = (_annotated(part, field) for part in self[:3])
+        return Parts(fit, validation, test, self.origin)
+
+
+def _annotated(part: Dataset, field: str) -> Dataset:
+    known = part.schema[field].known(part.targets[field])
+    return part if bool(known.all()) else Subset(part, known.nonzero()[:, 0].tolist())
 
 
 class Layer(NamedTuple):
