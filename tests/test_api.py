@@ -13,7 +13,9 @@ import vitrail
 from vitrail.packaged import samples
 from vitrail.report import Report
 
-NAMES = "create load save convert list_models describe train open evaluate predict explain export bench serve doctor"
+NAMES = (
+    "create load save convert list_models describe train open evaluate predict explain export bench serve doctor lab"
+)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrail.api import evaluate as evaluate
     from vitrail.api import explain as explain
     from vitrail.api import export as export
+    from vitrail.api import lab as lab
     from vitrail.api import open as open  # noqa: A004
     from vitrail.api import predict as predict
     from vitrail.api import serve as serve
@@ -44,8 +45,9 @@ _HOMES = {
     "doctor": "vitrail.api",
     "errors": "vitrail",
     "evaluate": "vitrail.api",
-    "explain": "vitrail",  # a package that can be called, and so is serve
+    "explain": "vitrail",  # a package that can be called, and so are lab and serve
     "export": "vitrail.api",
+    "lab": "vitrail",
     "list_models": "vitrail.models.registry",
     "load": "vitrail.models.checkpoint",
     "open": "vitrail.api",

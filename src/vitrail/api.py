@@ -222,6 +222,35 @@ def verify(path: str | Path = PACKAGED, *, accept: bool = False) -> "Verificatio
     return look(path, accept=accept)
 
 
+def lab(
+    name: str = "all",
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    device: str | None = None,
+    folder: str | Path = "runs/lab",
+    out: str | Path | None = None,
+) -> "Report":
+    """Measures a claim of textbooks, or all of them, and returns the report with the verdict.
+
+    `quick` is the form for a CPU; what `folder` already holds is not measured again; `out` names an HTML page.
+    """
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
+    from vitrail.lab import chosen  # noqa: PLC0415
+    from vitrail.lab.booklet import booklet, page  # noqa: PLC0415
+    from vitrail.lab.running import run_experiment  # noqa: PLC0415
+
+    where = choose_device("cpu" if quick and device is None else device)
+    findings = [
+        run_experiment(experiment, quick=quick, seeds=seeds, device=where, folder=Path(folder))
+        for experiment in chosen(name)
+    ]
+    report = booklet(findings) if name == "all" else page(findings[0])
+    if out is not None:
+        report.to_html(out)
+    return report
+
+
 def open_weights(
     source: str | Path, *, device: str | None = None, image_size: int | tuple[int, int] | None = None
 ) -> TrainedModel:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.cli import explain_verb, folds_verb, learning, probe_verb, serving, shipping, showing, uneven
+from vitrail.cli import explain_verb, folds_verb, lab_verb, learning, probe_verb, serving, shipping, showing, uneven
 from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   vitrail info vit_base_patch16 --image-size 384 --num-classes 10
   vitrail convert hf-hub:facebook/dinov2-small my-model
   vitrail verify runs/my-run
+  vitrail lab temperature --quick --out temperature.html
 """
 
 OUT_OF_MEMORY = (  # what RuntimeErrors say of it; the last one is oneDNN's
@@ -85,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     explain_verb.add_options(_verb(verbs, "explain", explain_verb.explain, text))
     text = "linear and nearest-neighbour probes of every layer of a model"
     probe_verb.add_options(_verb(verbs, "probe", probe_verb.probe, text))
+    text = "claims of textbooks about vision transformers as experiments, each with a verdict"
+    lab_verb.add_options(_verb(verbs, "lab", lab_verb.lab, text))
     _showing(verbs)
     text = "write a model as torch.export, ONNX or OpenVINO files with a certificate, in int8 too"
     shipping.add_export(_verb(verbs, "export", shipping.export, text))

@@ -1,0 +1,53 @@
+"""The verb `lab`: claims of textbooks, measured; without a name it lists them."""
+
+import argparse
+from pathlib import Path
+
+from vitrail.cli.options import busy, show_report
+from vitrail.errors import ConfigError
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    """The options of the verb."""
+    verb.add_argument("name", nargs="?", help="an experiment, or `all`; without it, experiments are listed")
+    verb.add_argument("--quick", action="store_true", help="the small form, for a CPU; the full size otherwise")
+    verb.add_argument("--seeds", metavar="N", type=int, help="how many seeds to measure (each experiment has its own)")
+    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cpu with --quick, a GPU otherwise)")
+    verb.add_argument(
+        "--results", metavar="FOLDER", type=Path, default=Path("runs") / "lab",
+        help="where results are kept, one file a seed; what is there is not measured again (default runs/lab)",
+    )  # fmt: skip
+    verb.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
+    verb.add_argument(
+        "--out", metavar="FILE", type=Path, dest="html", help="also write one HTML page, to read or print"
+    )
+
+
+def lab(options: argparse.Namespace) -> None:
+    """Lists the experiments, or runs one or all of them."""
+    from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.lab import EXPERIMENTS, chosen  # noqa: PLC0415
+    from vitrail.lab.booklet import booklet, findings_json, listing, page  # noqa: PLC0415
+    from vitrail.lab.running import run_experiment  # noqa: PLC0415
+
+    if options.name is None:
+        if given := [name for name in ("quick", "seeds", "device") if getattr(options, name)]:
+            raise ConfigError(f"--{given[0]} needs the name of an experiment, or `all`")
+        show_report(listing(EXPERIMENTS), options)
+        return
+    where = device("cpu" if options.quick and options.device is None else options.device)
+    findings = []
+    for experiment in chosen(options.name):
+        with busy(f"{experiment.name}: {experiment.claim[:60]}"):
+            findings.append(
+                run_experiment(
+                    experiment, quick=options.quick, seeds=options.seeds, device=where, folder=options.results
+                )
+            )
+    report = booklet(findings) if options.name == "all" else page(findings[0])
+    if options.json:
+        if options.html:
+            report.to_html(options.html)
+        print(findings_json(findings))  # noqa: T201
+    else:
+        show_report(report, options)

@@ -1,0 +1,29 @@
+"""The theory as experiments: each claim with a prediction that can fail, an interval over seeds, and a verdict.
+
+    print(vitrail.lab("temperature", quick=True))
+
+An experiment is one file here and one line below; `experiment.py` says what it has.
+"""
+
+from vitrail.callable_module import make_callable
+from vitrail.errors import ConfigError, nearest
+from vitrail.lab.experiment import Experiment
+from vitrail.lab.temperature import Temperature
+
+__all__ = ["EXPERIMENTS", "Experiment", "chosen"]
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Temperature(),
+)  # fmt: skip
+
+
+def chosen(name: str) -> tuple[Experiment, ...]:
+    """The experiment of a name, or all of them."""
+    found = tuple(experiment for experiment in EXPERIMENTS if name in (experiment.name, "all"))
+    if not found:
+        names = [*(experiment.name for experiment in EXPERIMENTS), "all"]
+        raise ConfigError(f"unknown experiment {name!r}; {nearest(name, names)}")
+    return found
+
+
+make_callable(__name__)

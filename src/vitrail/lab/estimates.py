@@ -1,0 +1,76 @@
+"""Numbers with intervals: means over seeds by the bootstrap, slopes and exponents by least squares (scipy)."""
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.errors import ConfigError, DataError
+
+_RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    """A value, the ends of its 95 % interval, and how many seeds it rests on; one seed has no interval."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+
+
+def scipy_stats() -> Any:
+    """scipy.stats, which loads late: it takes a second."""
+    try:
+        return importlib.import_module("scipy.stats")
+    except ImportError as error:
+        raise ConfigError("the experiments need scipy: pip install scipy") from error
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean over seeds with its 95 % bootstrap interval (percentiles of 2,000 resamples)."""
+    known = np.asarray(values, dtype=np.float64)
+    if not len(known):
+        raise DataError("a mean needs at least one value")
+    if not np.isfinite(known).all():
+        return Estimate(math.nan, -math.inf, math.inf, len(known))
+    value = float(known.mean())
+    if len(known) == 1 or np.ptp(known) == 0:
+        return Estimate(value, value, value, len(known))
+    drawn = scipy_stats().bootstrap(
+        (known,), np.mean, n_resamples=_RESAMPLES, method="percentile", rng=np.random.default_rng(0)
+    )
+    return Estimate(value, float(drawn.confidence_interval.low), float(drawn.confidence_interval.high), len(known))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of a straight line through points, by least squares."""
+    return float(scipy_stats().linregress(np.asarray(x, float), np.asarray(y, float)).slope)
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent of a power law through points: the slope of log y by log x."""
+    if min(*x, *y) <= 0:
+        raise DataError("a power law needs positive numbers")
+    return slope(np.log(x).tolist(), np.log(y).tolist())
+
+
+def by_seed(results: Sequence[Mapping[str, Any]], *path: str | int) -> list[float]:
+    """The number at a path of keys in the results of each seed."""
+    found = []
+    for result in results:
+        value: Any = result
+        for key in path:
+            value = value[key]
+        found.append(math.nan if value is None else float(value))
+    return found
+
+
+def curve(results: Sequence[Mapping[str, Any]], *path: str) -> list[Estimate]:
+    """The numbers of a list at a path of keys, each as a mean over seeds."""
+    value: Any = results[0]
+    for key in path:
+        value = value[key]
+    return [estimate(by_seed(results, *path, index)) for index in range(len(value))]

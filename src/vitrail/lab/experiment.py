@@ -1,0 +1,124 @@
+"""An experiment: a claim of a source, a prediction that could fail, how it is measured, and the verdict."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from vitrail.config import Config
+from vitrail.errors import DataError
+from vitrail.lab.estimates import Estimate
+from vitrail.report import Section, Unit
+
+Results = Mapping[str, Any]  # what one seed measured, as JSON has it
+Status = Literal["holds", "fails", "undecided"]
+Outcome = Literal["holds", "holds within a range", "fails", "undecided"]
+
+THEORY = "Vision Transformers and Modern Computer Vision - Theory"
+FOUNDATIONS = "Day 7.1: Vision Transformers - Architecture and Mathematical Foundations"
+ARCHITECTURE = "Vision Transformer Architecture"
+NEW_APPROACH = "Vision Transformer: new approach to vision processing"
+PRINCIPLES = "Vision Transformers (textbook chapter): Principles and Mechanisms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Config):
+    """The size of an experiment: a frozen dataclass of numbers, strings and tuples of these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One consequence of a claim: a number that must lie from `least` to `most`.
+
+    It holds if its whole interval lies there, fails if no part of it does, and is undecided otherwise. An `essential`
+    check that fails makes the claim fail; another one limits the range in which the claim holds.
+    """
+
+    text: str
+    found: Estimate
+    least: float = -math.inf
+    most: float = math.inf
+    unit: Unit = ""
+    essential: bool = True
+
+    @property
+    def status(self) -> Status:
+        """Whether the number is where the claim needs it."""
+        if self.least <= self.found.low and self.found.high <= self.most:
+            return "holds"
+        return "fails" if self.found.high < self.least or self.found.low > self.most else "undecided"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a claim; `text` states the range, or what failed."""
+
+    outcome: Outcome
+    text: str
+    checks: Sequence[Check]
+
+
+class Experiment(ABC):
+    """One claim with its measurement; results are JSON, so that figures and verdicts can be made again from files.
+
+    `version` is part of the name of stored results: a change of what is measured raises it. `seconds` is the time of
+    one seed of the quick form on one core of the machine of docs/lab.md; `seeds` is the usual number of seeds.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    claim: ClassVar[str]
+    source: ClassVar[str]  # document and section
+    prediction: ClassVar[str]
+    falsifier: ClassVar[str]
+    quick: ClassVar[Settings]
+    full: ClassVar[Settings]
+    seconds: ClassVar[float]
+    seeds: ClassVar[int] = 5
+    version: ClassVar[int] = 1
+
+    @abstractmethod
+    def measure(self, settings: Any, *, seed: int, device: torch.device) -> Results:
+        """What one seed gives, as dicts, lists and numbers."""
+
+    @abstractmethod
+    def figures(self, results: Sequence[Results]) -> Sequence[Section]:
+        """Charts and tables of the results of all seeds."""
+
+    @abstractmethod
+    def verdict(self, results: Sequence[Results]) -> Verdict:
+        """Whether the claim holds in these results."""
+
+    @abstractmethod
+    def true_case(self) -> Sequence[Results]:
+        """Results of a system in which the claim is true by construction."""
+
+    @abstractmethod
+    def false_case(self) -> Sequence[Results]:
+        """Results of a system in which the claim is false by construction."""
+
+
+def judge(checks: Sequence[Check], *, note: str = "") -> Verdict:
+    """The verdict that follows from checks; `note` is added to its text."""
+    if not checks:
+        raise DataError("a verdict needs at least one check")
+    essential = [check for check in checks if check.essential]
+    limits = [check for check in checks if not check.essential and check.status != "holds"]
+
+    def those(status: Status, among: Sequence[Check]) -> str:
+        return "; ".join(check.text for check in among if check.status == status)
+
+    outcome: Outcome = "holds"
+    text = ""
+    if any(check.status == "fails" for check in essential):
+        outcome, text = "fails", f"not so: {those('fails', essential)}"
+    elif any(check.status == "undecided" for check in essential):
+        outcome, text = "undecided", f"the interval allows both: {those('undecided', essential)}"
+    elif limits:
+        outcome = "holds within a range"
+        parts = {"not so": those("fails", limits), "the interval allows both": those("undecided", limits)}
+        text = "; ".join(f"{what}: {which}" for what, which in parts.items() if which)
+    return Verdict(outcome=outcome, text=". ".join(filter(None, (text, note))), checks=tuple(checks))

@@ -1,0 +1,90 @@
+"""Runs experiments seed by seed; what is already in the folder of results is not measured again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from vitrail.config import to_dict
+from vitrail.errors import ConfigError
+from vitrail.lab.experiment import Experiment, Verdict
+from vitrail.lab.machine import hardware, versions
+from vitrail.lab.records import Record, Run, published, read_record, run_file, write_record
+
+FOLDER = Path("runs") / "lab"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """An experiment with its results and verdict, and those of the published full run where there is one."""
+
+    experiment: Experiment
+    quick: bool
+    record: Record
+    verdict: Verdict
+    published: Record | None
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    quick: bool,
+    seeds: int | None = None,
+    device: torch.device | None = None,
+    folder: Path = FOLDER,
+    say: Callable[[str], None] = lambda text: None,
+) -> Finding:
+    """Measures the seeds that the folder does not have, and judges all of them."""
+    count = experiment.seeds if seeds is None else seeds
+    if count < 1:
+        raise ConfigError(f"--seeds {count} is not allowed: must be 1 or more")
+    where = torch.device("cpu") if device is None else device
+    runs: list[Run] = []
+    record = _seed(experiment, 0, quick=quick, device=where, folder=folder, say=say)
+    runs += record.runs
+    for seed in range(1, count):
+        runs += _seed(experiment, seed, quick=quick, device=where, folder=folder, say=say).runs
+    record = replace(record, runs=tuple(runs), command=command(experiment, quick=quick, seeds=count, device=where))
+    return Finding(
+        experiment=experiment,
+        quick=quick,
+        record=record,
+        verdict=experiment.verdict(record.results),
+        published=published(experiment),
+    )
+
+
+def command(experiment: Experiment, *, quick: bool, seeds: int, device: torch.device) -> str:
+    """The command line that gives these results."""
+    words = ["vitrail lab", experiment.name, "--quick" if quick else "", f"--seeds {seeds}", f"--device {device.type}"]
+    return " ".join(filter(None, words))
+
+
+def _seed(
+    experiment: Experiment, seed: int, *, quick: bool, device: torch.device, folder: Path, say: Callable[[str], None]
+) -> Record:
+    """The record of one seed, from its file or measured now; global random numbers are left as they were."""
+    settings = experiment.quick if quick else experiment.full
+    file = run_file(folder, experiment, settings, device=device.type, seed=seed)
+    if file.exists():
+        return read_record(file)
+    say(f"{experiment.name}: seed {seed}")
+    start = time.perf_counter()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        results = experiment.measure(settings, seed=seed, device=device)
+    run = Run(seed=seed, seconds=time.perf_counter() - start, results=results)
+    record = Record(
+        experiment=experiment.name,
+        version=experiment.version,
+        settings=to_dict(settings),
+        device=device.type,
+        hardware=hardware(device),
+        versions=versions(),
+        command=command(experiment, quick=quick, seeds=seed + 1, device=device),
+        runs=(run,),
+    )
+    write_record(file, record)
+    return record

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrail.errors import DataError
+from vitrail.lab import EXPERIMENTS
+from vitrail.lab.records import Record, published, read_record, run_file, write_record
+from vitrail.lab.running import run_experiment
+from vitrail.lab.temperature import Temperature
+
+EXPERIMENT = Temperature()
+
+
+def record(folder: Path) -> Record:
+    return run_experiment(EXPERIMENT, quick=True, seeds=1, device=torch.device("cpu"), folder=folder).record
+
+
+def test_a_record_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = record(tmp_path)
+    write_record(tmp_path / "new" / "one.json", made)
+    assert read_record(tmp_path / "new" / "one.json").to_data() == made.to_data()
+
+
+def test_other_settings_devices_and_seeds_have_other_files() -> None:
+    names = {
+        run_file(Path(), EXPERIMENT, settings, device=device, seed=seed)
+        for settings in (EXPERIMENT.quick, EXPERIMENT.full)
+        for device in ("cpu", "cuda")
+        for seed in (0, 1)
+    }
+    assert len(names) == 8
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1}'])
+def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(DataError, match="results"):
+        read_record(tmp_path / "one.json")
+
+
+def test_published_results_can_be_judged_and_drawn() -> None:
+    for experiment in EXPERIMENTS:
+        if (found := published(experiment)) is not None:
+            assert len(found.runs) >= 3
+            assert experiment.verdict(found.results).checks
+            assert experiment.figures(found.results)

@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrail.errors import ConfigError
+from vitrail.lab.running import run_experiment
+from vitrail.lab.temperature import Temperature
+
+
+def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    first = run_experiment(Temperature(), quick=True, seeds=2, folder=tmp_path, say=said.append)
+    again = run_experiment(Temperature(), quick=True, seeds=3, folder=tmp_path, say=said.append)
+    assert said == [f"temperature: seed {seed}" for seed in range(3)]
+    assert again.record.runs[:2] == first.record.runs
+    assert "--seeds 3" in again.record.command
+    monkeypatch.setattr(Temperature, "version", 2)
+    run_experiment(Temperature(), quick=True, seeds=1, folder=tmp_path, say=said.append)
+    assert len(said) == 4
+
+
+def test_a_seed_gives_the_same_again_and_leaves_random_numbers_alone(tmp_path: Path) -> None:
+    before = torch.random.get_rng_state()
+    runs = [run_experiment(Temperature(), quick=True, seeds=1, folder=tmp_path / name) for name in "ab"]
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert runs[0].record.results == runs[1].record.results
+
+
+def test_no_seeds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seeds"):
+        run_experiment(Temperature(), quick=True, seeds=0, folder=tmp_path)
