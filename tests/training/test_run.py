@@ -35,6 +35,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(data, folder=tmp_path_factory.mktemp("runs") / "one", **SMALL, optimiser={"lr": 3e-3}, ema=0.9)
 
 
+def test_every_phase_of_a_run_is_timed(done: Run) -> None:
+    phases = done.seconds
+    assert {"open", "read images", "build", "first step", "train", "validate", "save", "evaluate"} <= phases.keys()
+    assert phases["other"] <= 0.1 * sum(phases.values())
+
+
 def test_a_run_gives_a_model_metrics_and_history(done: Run) -> None:
     assert done.metrics["accuracy"] > 0.9
     assert done.metrics["test_accuracy"] > 0.9

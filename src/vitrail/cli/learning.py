@@ -1,6 +1,7 @@
 """The verbs train, eval, predict, doctor and demo."""
 
 import argparse
+import sys
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from vitrail.suggest import suggest_path
 
 if TYPE_CHECKING:
     from vitrail.runs.predictor import Predictor
+    from vitrail.training.ledger import Ledger
     from vitrail.training.run import Run
 
 DEMO = Path("runs/demo")
@@ -22,8 +24,10 @@ DEMO = Path("runs/demo")
 
 def train(options: argparse.Namespace) -> None:
     """Trains on a source of data, or goes on with a run, and writes its report."""
+    from vitrail.training.ledger import Ledger  # noqa: PLC0415
     from vitrail.training.run import train as start  # noqa: PLC0415
 
+    ledger = Ledger.of_process()
     if options.resume is not None:
         from vitrail.runs.record import is_run  # noqa: PLC0415
 
@@ -38,8 +42,9 @@ def train(options: argparse.Namespace) -> None:
         if folds_verb.resumes_folds(options.resume):
             folds_verb.train_folds(options, _recipe_changes(options))
             return
-        where = {"device": options.device, "shard": options.shard}
-        report_run(start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options)))
+        where = {"device": options.device, "shard": options.shard, "ledger": ledger}
+        run = start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options))
+        report_run(run, ledger)
         return
     if options.data is None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
@@ -57,20 +62,22 @@ def train(options: argparse.Namespace) -> None:
         proof.print()
         return
     run = start(
-        options.data, folder=options.folder, shard=options.shard, sinks=options.log, **what, **_recipe_changes(options)
-    )
-    report_run(run)
+        options.data, folder=options.folder, shard=options.shard, sinks=options.log, ledger=ledger, **what,
+        **_recipe_changes(options),
+    )  # fmt: skip
+    report_run(run, ledger)
 
 
-def report_run(run: "Run") -> None:
+def report_run(run: "Run", ledger: "Ledger") -> None:
     """Writes a run's report, unless it ended with one before, and says where; the first of many processes does it."""
     from vitrail.training.distributed import is_first  # noqa: PLC0415
 
     if is_first():
         file = run.folder / "report.html"
         if not (run.ended_before and file.is_file()):
-            with busy("writing the report"):
+            with busy("writing the report"), ledger.phase("report"):
                 file = run.report()
+            print(ledger.sentence(), file=sys.stderr)  # noqa: T201
         print(f"report: {file}")  # noqa: T201
 
 

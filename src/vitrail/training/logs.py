@@ -23,6 +23,7 @@ from vitrail.files import write_atomically
 from vitrail.report import show
 from vitrail.strict_json import to_json
 from vitrail.training.eta import LONG, StepTimer, duration
+from vitrail.training.ledger import Ledger
 
 _COUNT = "images"  # the metric that is the number of validation images, the same each time
 _WIDE = 110  # characters of a terminal that has room for a bar beside the numbers
@@ -51,11 +52,12 @@ class Logs:
 
     def __init__(
         self, folder: Path, *, sinks: Sequence[Sink] = (), images: int = 0, main: bool = True, silent: bool = False,
-        console: Console | None = None,
+        console: Console | None = None, ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
         self.file = folder / "metrics.jsonl"
         self.main, self.silent = main, silent or not main
         self.console = console or Console(stderr=True, quiet=self.silent)
+        self.ledger = ledger or Ledger()
         self.images = images  # of a step
         self.compiled = False  # whether the first step compiles the model
         self.advise: Callable[[float], str] | None = None  # how to shorten a run, by the seconds of an epoch

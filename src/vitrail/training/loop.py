@@ -49,6 +49,7 @@ class Loop:
         self.steps = len(self.feed) // self.config.accumulate  # of an epoch
         self.finite = FiniteCheck(self.device)
         self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
+        self._started = False  # whether this process has made a step
         self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
 
     @property
@@ -72,8 +73,9 @@ class Loop:
 
     def save(self) -> Path:
         """Writes a checkpoint of the present moment, which must be a good one."""
-        self.progress.sums = self._sums()
-        return self.store.save(self.learner, self.progress, self.identity)
+        with self.logs.ledger.phase("save"):
+            self.progress.sums = self._sums()
+            return self.store.save(self.learner, self.progress, self.identity)
 
     def _epoch(self, until: int | None, signals: Signals) -> None:
         now, accumulate = self.progress, self.config.accumulate
@@ -82,7 +84,8 @@ class Loop:
         self.logs.begin(now.epoch, self.config.epochs, self.steps, now.done, waited)
         batches = self.feed.epoch(now.epoch, start=now.done * accumulate)
         while now.done < self.steps and now.step != until:
-            self._step([next(batches) for _ in range(accumulate)])
+            with self.logs.ledger.phase("train" if self._started else "first step"):
+                self._step([next(batches) for _ in range(accumulate)])
             self._look(signals)
             if self.config.save_steps and now.step % self.config.save_steps == 0 and now.done < self.steps:
                 self._check(signals)
@@ -106,7 +109,7 @@ class Loop:
         self.finite.watch(now.step, losses["loss"], *([] if self.step.precision == "fp16" else [norm]))
         if self.learner.ema is not None:
             self.learner.ema.update()
-        now.step, now.done = now.step + 1, now.done + 1
+        now.step, now.done, self._started = now.step + 1, now.done + 1, True
 
     @property
     def rate(self) -> float:
@@ -115,7 +118,8 @@ class Loop:
 
     def _look(self, signals: Signals) -> None:
         if self.progress.step % self.check_every == 0 or (signals.received and self.world.size == 1):
-            self._check(signals)
+            with self.logs.ledger.phase("train"):  # waits for the steps of a GPU
+                self._check(signals)
             self.logs.step(self.progress.done, self._means(), self.feed.waited)
 
     def _check(self, signals: Signals) -> None:
@@ -141,10 +145,12 @@ class Loop:
         first = now.best is None
         if now.epoch % self.config.eval_every == 0 or now.epoch == self.config.epochs:
             with self.learner.ema.applied() if self.learner.ema else contextlib.nullcontext():
-                results = self.evaluate()
+                with self.logs.ledger.phase("validate"):
+                    results = self.evaluate()
                 entry["val"] = numbers(results)
                 if self._is_best(entry["val"]):
-                    self.publish(results)
+                    with self.logs.ledger.phase("save"):
+                        self.publish(results)
         now.history.append(entry)
         patience = self.config.early_stop
         now.stopped = patience is not None and now.best_epoch is not None and now.epoch - now.best_epoch >= patience

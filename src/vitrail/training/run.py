@@ -38,8 +38,9 @@ from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
 from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
 from vitrail.training.config import TrainConfig, usual_name
-from vitrail.training.distributed import Shard, join, launcher, restarted
+from vitrail.training.distributed import Shard, World, join, launcher, restarted
 from vitrail.training.environment import changed, environment, use_threads
+from vitrail.training.ledger import Ledger
 from vitrail.training.linear_head import fit_probe
 from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
@@ -77,6 +78,7 @@ class Run(TrainedModel):
     metrics: Mapping[str, float]
     history: Sequence[Mapping[str, Any]]
     best_epoch: int | None  # whose model this is
+    seconds: Mapping[str, float]  # by phase: where the time went since the run was started or resumed
     ended_before: bool = False  # whether nothing was left to train when it was resumed
 
     @property
@@ -119,6 +121,7 @@ class Run(TrainedModel):
             sections=sections,
             cost=describe(self.backbone),
             skipped=self.packs.skipped,
+            seconds=self.seconds,
         )
         return write_report(outcome, self.folder / "report.html")
 
@@ -149,7 +152,8 @@ def train(
     recipe: str | Path | Mapping[str, Any] | None = None, folder: str | Path | None = None, resume: bool = False,
     start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
     group: str | None = None, fold: tuple[int, int] | None = None, device: str | torch.device | None = None,
-    shard: Shard = "ddp", sinks: Sequence[Sink] = (), silent: bool = False, **changes: Any,
+    shard: Shard = "ddp", sinks: Sequence[Sink] = (), silent: bool = False, ledger: Ledger | None = None,
+    **changes: Any,
 ) -> Run:  # fmt: skip
     """Trains a model on data, gives back the best one; keywords change the recipe: epochs=20, optimiser={"lr": 1e-4}.
 
@@ -157,11 +161,13 @@ def train(
     column of a table with the target. `group` keeps images together that belong together: a column, a pattern of their
     paths, or "duplicates"; `fold` (i, k) holds the i-th of k parts out as test images. `start` names weights to
     fine-tune, `teacher` a model to learn from. `resume` continues the run in `folder`, bit by bit as if it had never
-    stopped. Under torchrun all processes train together; one that torchrun restarted resumes by itself.
+    stopped. Under torchrun all processes train together; one that torchrun restarted resumes by itself. `ledger` notes
+    down where the time goes, from before this call on.
     """
     _check_keywords(changes)
+    ledger = ledger or Ledger()
     where = choose_device(device)
-    with join(where) as world:
+    with ledger.phase("open"), join(where) as world:
         continues = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
         if continues:
             changes |= {"model": model} if model is not None else {}
@@ -177,23 +183,36 @@ def train(
                 group=group, fold=fold, changes=changes,
             )  # fmt: skip
             path = world.collect(_folder(folder, plan))[0]
-        with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent) as logs:
-            for note in () if continues else plan.notes:
-                logs.say(note)
+        with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
-            plan, packs = prepare_data(plan, world, logs)
-            before = Record.read(path).environment if continues else {}
-            with deterministic(plan.config), own_stream(where), use_threads(_threads(plan, before, where, logs)):
-                loop = assemble(plan, packs, path, world=world, device=where, shard=shard, logs=logs, blank=continues)
-                if continues:
-                    plan = _resume(loop, plan, before)
-                elif world.main:
-                    _begin(plan, loop, val)
-                ended_before = loop.over
-                _learn(loop, plan, packs)
-                world.wait()  # until the best model is written
-                return finish(plan, packs, loop, ended_before=ended_before)
+            return _trained(plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues)
+
+
+def _trained(
+    plan: Plan, path: Path, *, world: World, device: torch.device, shard: Shard, logs: Logs,
+    val: str | Path | float | None, continues: bool,
+) -> Run:  # fmt: skip
+    """A run from its plan to its evaluation."""
+    ledger = logs.ledger
+    for note in () if continues else plan.notes:
+        logs.say(note)
+    with ledger.phase("read images"):
+        plan, packs = prepare_data(plan, world, logs)
+    before = Record.read(path).environment if continues else {}
+    with deterministic(plan.config), own_stream(device), use_threads(_threads(plan, before, device, logs)):
+        with ledger.phase("build"):
+            loop = assemble(plan, packs, path, world=world, device=device, shard=shard, logs=logs, blank=continues)
+        if continues:
+            plan = _resume(loop, plan, before)
+        elif world.main:
+            _begin(plan, loop, val)
+        ended_before = loop.over
+        with ledger.phase("train"):
+            _learn(loop, plan, packs)
+            world.wait()  # until the best model is written
+        with ledger.phase("evaluate"):
+            return finish(plan, packs, loop, ended_before=ended_before)
 
 
 def _check_keywords(changes: Mapping[str, Any]) -> None:
@@ -349,6 +368,7 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
         metrics=metrics,
         history=tuple(progress.history),
         best_epoch=progress.best_epoch,
+        seconds=loop.logs.ledger.seconds,
         ended_before=ended_before,
     )
 

@@ -63,6 +63,7 @@ class Outcome:
     sections: Sequence[Section] = ()
     cost: Report | None = None
     skipped: Sequence[tuple[str, str]] = ()  # name of an image that could not be read, and the reason
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by phase: where the time went
 
 
 def summary(outcome: Outcome) -> Report:
@@ -75,6 +76,8 @@ def summary(outcome: Outcome) -> Report:
     if outcome.history:
         columns = {name: _unit(name, outcome.metrics) for row in outcome.history for name in row}
         sections.append(Table("Epochs", columns, outcome.history))
+    if outcome.seconds:
+        sections.append(_where_time_went(outcome.seconds))
     if outcome.skipped:
         sections.append(skipped_table("Images that could not be read", outcome.skipped))
     if outcome.notes:
@@ -122,8 +125,19 @@ def _page_sections(outcome: Outcome) -> Iterator[Section]:
     yield from outcome.sections
     if outcome.cost is not None:
         yield Group("Cost", tuple(_cost(outcome.cost)))
+    if outcome.seconds:
+        yield _where_time_went(outcome.seconds)
     if again := tuple(_reproduce(outcome)):
         yield Group("Reproduce", again)
+
+
+def _where_time_went(seconds: Mapping[str, float]) -> Table:
+    """Each phase with its share of the time until the report."""
+    total = sum(seconds.values()) or 1.0
+    rows: list[dict[str, Value]] = [
+        {"phase": name, "seconds": round(value, 2), "share": value / total} for name, value in seconds.items()
+    ]
+    return Table("Time", {"phase": "", "seconds": "", "share": "share"}, rows, bars=True)
 
 
 def _figures(outcome: Outcome) -> dict[str, Figure]:
