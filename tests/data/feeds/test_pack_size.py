@@ -15,6 +15,7 @@ from vitrail.data.dataset import Batch, Retargeted, Splits, Subset
 from vitrail.data.feeds.feed import aspect_of
 from vitrail.data.feeds.pack_size import stored_as, stored_bytes
 from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.folder import read_folder
 from vitrail.data.split import carve
 from vitrail.training.assemble import prepare_data
 from vitrail.training.distributed import World
@@ -41,6 +42,24 @@ def pictures(root: Path, splits: tuple[str, ...]) -> Path:
         for number in range(12):
             Image.fromarray(draw.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(place / f"{number}.png")
     return root
+
+
+def test_images_of_one_size_are_not_enlarged(tmp_path: Path) -> None:
+    """A thin line in a mask is sampled once, and pixels are not blurred twice."""
+    folder = pictures(tmp_path, (".",))
+    data = read_folder(folder).train
+
+    def kept(rows: int, columns: int) -> tuple[int, int]:
+        return stored_as(data, Preprocess(image_size=(rows, columns)), cropped=True).image_size
+
+    assert kept(40, 50) == (40, 50)
+    assert kept(36, 44) == (40, 50)  # within the room for crops
+    assert kept(32, 48) == (37, 55)  # rows would lose detail, so both have room
+    assert kept(96, 96) == (110, 110)  # one larger image among thousands would lose too much
+    (folder / "cat/0.png").write_bytes(b"broken")
+    assert kept(40, 50) == (40, 50)
+    Image.new("RGB", (51, 40)).save(folder / "cat/1.png")
+    assert kept(40, 50) == (46, 57)
 
 
 @pytest.mark.parametrize("crop", ["resized", "none"])

@@ -5,9 +5,9 @@ import torch
 from vitrail.data.targets.drawing import class_colour, draw_boxes, draw_classes, draw_depth, legend
 
 
-def test_neighbouring_classes_have_distant_colours():
-    colours = torch.tensor([class_colour(number) for number in range(12)]).float()
-    assert (colours[1:] - colours[:-1]).norm(dim=1).min() > 60
+def test_classes_have_colours_that_are_told_apart():
+    colours = torch.tensor([class_colour(number) for number in range(16)]).float()
+    assert float((torch.cdist(colours, colours) + 1000 * torch.eye(16)).min()) > 70
     assert len({class_colour(number) for number in range(40)}) == 40
 
 

@@ -4,23 +4,50 @@ from dataclasses import replace
 from math import prod
 
 from vitrail.data.dataset import Carved, Dataset, Retargeted, Splits
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.decode import inspect
+from vitrail.data.preprocess import Preprocess, Size
+from vitrail.errors import BrokenImage
 
 _ROOM = 8 / 7  # how much larger images are stored that are cropped at random
+_LEAST = 1 / 2  # of the model's size: images of one size that are smaller are not stored as they are
+_LOOKED_AT = 24  # image files whose headers are read
 
 
 def stored_as(dataset: Dataset, preprocess: Preprocess, *, cropped: bool) -> Preprocess:
     """How images of a data set are fitted into their stored size.
 
     Arrays of small images stay as they are. Images that are cropped at random are stored as a whole, squashed to a size
-    a little above the model's; a crop restores their shape. All others are stored as the model sees them.
+    a little above the model's; a crop restores their shape. Where they have one size that is not larger, they keep it:
+    enlarged pixels are blurred, and thin parts of masks would be sampled twice. All others are stored as the model sees
+    them.
     """
     if dataset.size is not None and max(dataset.size) <= 2 * max(preprocess.image_size):
         return Preprocess(image_size=dataset.size, channels=preprocess.channels)
     if not cropped:
         return preprocess
-    height, width = (round(side * _ROOM) for side in preprocess.image_size)
+    room = tuple(round(side * _ROOM) for side in preprocess.image_size)
+    least = tuple(side * _LEAST for side in preprocess.image_size)
+    own = _one_size(dataset)
+    fits = own is not None and all(map(lambda low, side, high: low <= side <= high, least, own, room))
+    height, width = own if own is not None and fits else room
     return replace(preprocess, image_size=(height, width), resize="squash", crop=1.0)
+
+
+def _one_size(dataset: Dataset) -> Size | None:
+    """The height and width that some image files, evenly spaced, all have; None if they differ or are not known."""
+    found: set[Size] = set()
+    for at in range(min(_LOOKED_AT, len(dataset))):
+        index = at * len(dataset) // min(_LOOKED_AT, len(dataset))
+        try:
+            if (data := dataset.encoded(index)) is None:
+                return None
+            header = inspect(data, name=dataset.where(index))
+        except BrokenImage:
+            continue  # left out, with a message, where it is decoded
+        found.add((header.height, header.width))
+        if len(found) > 1:
+            return None
+    return next(iter(found), None)
 
 
 def stored_bytes(splits: Splits, preprocess: Preprocess, *, cropped: bool) -> int:

@@ -10,13 +10,20 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 _GOLDEN = 0.61803398875  # hues that follow one another are far apart
+_DISTINCT = (  # colours of the first classes, told apart on a picture; after these, hues follow one another
+    (230, 120, 20), (40, 70, 225), (40, 175, 60), (225, 30, 60), (60, 205, 240), (160, 50, 190), (250, 220, 40),
+    (240, 80, 215), (10, 120, 120), (150, 85, 30), (185, 240, 70), (245, 170, 190), (130, 10, 25), (195, 170, 250),
+    (235, 235, 215), (20, 20, 115),
+)  # fmt: skip
 _GLOW = ((0.19, 0.07, 0.23), (0.11, 0.45, 0.87), (0.10, 0.89, 0.71), (0.96, 0.87, 0.24), (0.86, 0.22, 0.04))
 _OVERLAY = 0.55  # opacity of regions
 
 
 @lru_cache(maxsize=1024)
 def class_colour(number: int) -> tuple[int, int, int]:
-    """The colour of a class: bright, and far from that of its neighbours."""
+    """The colour of a class, far from those of others."""
+    if number < len(_DISTINCT):
+        return _DISTINCT[number]
     hue, level = (0.08 + number * _GOLDEN) % 1, (0.95, 0.75)[number % 2]
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, level)
     return round(255 * red), round(255 * green), round(255 * blue)
