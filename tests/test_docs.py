@@ -13,7 +13,8 @@ from vitrail.layers import attention
 from vitrail.models.registry import FAMILIES, list_models
 from vitrail.serve.config import ServeConfig
 
-PAGES = [snippets.ROOT / "README.md", snippets.ROOT / "CONTRIBUTING.md", *sorted((snippets.ROOT / "docs").glob("*.md"))]
+ROOT = snippets.ROOT
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDED = Path(attention.__file__).with_name("cosine.py").exists()  # someone followed the guide to the letter
 
 
@@ -49,12 +50,12 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_every_limit_is_written_down_with_its_test() -> None:
-    text = (snippets.ROOT / "docs" / "limits.md").read_text()
+    text = (ROOT / "docs" / "limits.md").read_text()
     unlimited = {"port", "certificate", "private_key"}
     missing = [one.name for one in fields(ServeConfig) if one.name not in unlimited and f"| `{one.name}` |" not in text]
     assert not missing
     for name in re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)`", text):
-        assert (snippets.ROOT / (name if name.startswith("tests/") else f"tests/serve/{name}")).is_file(), name
+        assert (ROOT / (name if name.startswith("tests/") else f"tests/serve/{name}")).is_file(), name
 
 
 GUIDE = {  # a file of the contributing guide: what is in it
@@ -74,15 +75,15 @@ SUITES = {  # what is added: the contract that it must keep
 def test_what_the_contributing_guide_adds_passes_its_contract(tmp_path: Path) -> None:
     if ADDED:
         pytest.skip("the example of the page has been added for real")
-    page = list(snippets.snippets((snippets.ROOT / "CONTRIBUTING.md").read_text()))
+    page = list(snippets.snippets((ROOT / "CONTRIBUTING.md").read_text()))
     for name, mark in GUIDE.items():
         (tmp_path / f"{name}.py").write_text(next(snippet.source for snippet in page if mark in snippet.source))
     plugins = [word for name in GUIDE for word in ("-p", name)]
     chosen = ["-n", "0", "-vv", "-p", "no:cacheprovider", "-k", " or ".join(SUITES), *SUITES.values()]
     done = processes.run(
         [sys.executable, "-m", "pytest", *plugins, *chosen],
-        cwd=snippets.ROOT,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{snippets.ROOT / 'tests'}"},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT / "src", ROOT / "tests")))},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for name, suite in SUITES.items():

@@ -90,7 +90,9 @@ def raise_machine_fault(error: OSError, path: str | Path) -> None:
     """Raises a DataError for an error that says nothing about the file, such as too many open files."""
     if error.errno in _MACHINE:
         reason = f"{path} cannot be read now: {error.strerror}"
-        raise DataError(f"{reason}; this is a fault of the machine, not of the file: mend it and try again") from error
+        raise DataError(
+            f"{reason}; this is a fault of the machine, not of the file: repair it and try again"
+        ) from error
 
 
 def _read(path: str | Path, limit: int, start: int, length: int | None) -> bytes:

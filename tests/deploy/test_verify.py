@@ -82,7 +82,7 @@ def test_checkpoints_of_all_dialects(tmp_path, to):
     found = verify(file)
     assert (found.kind, found.problems) == ("checkpoint", ())
     assert found.facts["parameters"] == sum(one.numel() for one in model.parameters())
-    assert found.facts["classes"] == 3
+    assert found.facts["outputs of the head"] == 3
 
 
 def test_a_damaged_checkpoint(tmp_path):

@@ -31,10 +31,10 @@ class Fixed(nn.Module):
         return self.drop(self.logits)
 
 
-def student(model, *, teacher, classes=CLASSES, multi_label=False, **options):
+def student(model, *, teacher, classes=CLASSES, multi_label=False, state=None, **options):
     """A task that learns from a teacher."""
     task = DistillConfig(**options).build(model, class_schema(classes, multi_label=multi_label))
-    task.learn_from(teacher)
+    task.learn_from(teacher, state=state)
     return task
 
 
@@ -228,7 +228,7 @@ def test_hard_with_several_labels_asks_for_those_that_the_teacher_gives():
         (None, TAUGHT >= 0),  # from a half on
         ([0.6, 0.6, 0.6, 0.8, 0.6], torch.tensor([0.5, 0.5, 0.5, 1.3, 0.5]) < TAUGHT),
     ):
-        task = of_several(model, teacher=Teacher(Fixed(TAUGHT), thresholds=thresholds), method="hard", weight=0.25)
+        task = of_several(model, state={"thresholds": thresholds}, method="hard", weight=0.25)
         found = task.loss(given)
         assert found["teacher"].item() == pytest.approx(binary(logits, gives), rel=1e-5)
         assert found["agreement"].item() == pytest.approx(((logits > 0) == gives).float().mean().item())

@@ -26,7 +26,7 @@ from vitrail.report import Report
 from vitrail.report.metric import Metric
 from vitrail.runs.record import Record, Result
 from vitrail.tasks.answer import Answer, Bar, Examples
-from vitrail.tasks.task import Task, TaskConfig, infer
+from vitrail.tasks.task import HeldOut, Task, TaskConfig, infer
 from vitrail.training.plan import make_plan
 from vitrail.training.run import train
 from vitrail.training.verify import verify_resume
@@ -269,6 +269,28 @@ def test_the_mean_of_equal_views_is_each_of_them(case: Case) -> None:
 
 
 ABSTRACT = sorted(Task.__abstractmethods__)
+
+
+def test_models_of_folds_answer_together_or_say_that_they_cannot(case: Case) -> None:
+    task, packs = case.task, case.run.packs.val
+    (batch,) = list(Batches(packs, batch_size=len(packs), seed=0, shuffle=False, device="cpu").epoch(0))
+    outputs = case.opened.outputs(case.opened.preprocess.fit(batch.images)[0])
+    kept = {name: outputs[name] for name in task.kept_outputs}
+    folds = [HeldOut(task, kept, batch.targets, [str(one) for one in batch.ids.tolist()])] * 2
+    config = task.config.ensemble(2)
+    if config is None:
+        with pytest.raises(Unsupported, match="joined"):
+            task.join(folds)
+    else:
+        joined = config.build(task.backbone, task.schema).eval()
+        joined.join(folds)
+        with torch.no_grad():
+            found = joined.outputs(case.opened.preprocess.normalise(case.images))
+        assert [one.brief() for one in joined.decode(found)] == [one.brief() for one in task.decode(case.outputs)]
+    results = case.opened.evaluate(case.data).results if kept else {}
+    for name, (low, high) in (task.pooled_intervals(folds) if kept else {}).items():
+        assert low <= high
+        assert name in results
 
 
 @pytest.mark.parametrize("method", ABSTRACT)

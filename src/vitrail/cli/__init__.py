@@ -231,7 +231,7 @@ def _showing(verbs: Any) -> None:
     verb.add_argument("--batch", type=int, default=1, help="images in the batch that is counted (default 1)")
     _output_options(verb)
 
-    text = "say what a run, checkpoint, exported model, pack or table of predictions is, and whether it is whole"
+    text = "say what a run, checkpoint, exported model, pack or table of predictions is, and whether it is complete"
     verb = _verb(verbs, "verify", showing.verify, text)
     verb.add_argument("path", help="a file or folder, or `packaged`; nothing is loaded, so it may be from anywhere")
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")

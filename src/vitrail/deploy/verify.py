@@ -137,7 +137,7 @@ def _checkpoint(path: Path) -> Iterator[dict[str, Value]]:
     yield {"tensors": len(found.tensors), "checksum": found.checksum}
     if found.config is not None:
         height, width = found.config.image_size
-        yield {"image size": f"{height} x {width}", "classes": found.config.num_classes}
+        yield {"image size": f"{height} x {width}", "outputs of the head": found.config.num_classes}
     if found.problem is not None:
         raise CheckpointError(found.problem)
 

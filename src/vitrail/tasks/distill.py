@@ -1,9 +1,9 @@
 """Distillation: a student learns from labels and from a teacher that sees the same images."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,9 +27,9 @@ _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey (ITU-R BT.601)
 class Teacher:
     """Any module that turns images into logits, in evaluation mode and without gradients.
 
-    Its parameters are not part of the student. It sees the student's images, augmented as they are, at
-    its own size and in its own colours; where both preprocessings are given, normalised as its own were. `thresholds` K
-    are the probabilities from which on it gives a label, where images have several.
+    Its parameters are not part of the student. It sees the student's images, augmented as they are, at its own size and
+    in its own colours; where both preprocessings are given, normalised as its own were. `state` is its task's: the
+    thresholds K from which on it gives a label, where images have several.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Teacher:
         image_size: tuple[int, int] | None = None,
         preprocess: Preprocess | None = None,
         student: Preprocess | None = None,
-        thresholds: Sequence[float] | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         if (preprocess is None) != (student is None):
             raise ConfigError("a teacher's preprocessing needs the student's beside it: give both, or none")
@@ -49,7 +49,7 @@ class Teacher:
         self.image_size = image_size or fixed
         self.channels = None if config is None else config.channels
         self.classes = module.labels if isinstance(module, Backbone) else None
-        self._own, self._student, self._thresholds = preprocess, student, thresholds
+        self._own, self._student, self._thresholds = preprocess, student, (state or {}).get("thresholds")
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -122,16 +122,19 @@ class _Student(Classifier):
     config: DistillConfig
     teacher: tuple[Teacher, ...] = ()  # in a tuple, so that state_dict, parameters, train and to do not reach it
 
-    def learn_from(self, teacher: Teacher | nn.Module) -> None:
+    def learn_from(
+        self, teacher: nn.Module, *, preprocess: Preprocess | None = None, student: Preprocess | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Takes a teacher."""
-        teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
         if self.config.method == "token" and getattr(self.backbone, "distillation_head", None) is None:
             raise ConfigError(
                 f"distillation by token needs a model with a distillation head, such as deit_tiny_distilled_patch16; "
                 f"{type(self.backbone).__name__} has none"
             )
-        self.teacher = (teacher,)
-        self._order = _order(teacher.classes, self.classes)
+        taken = Teacher(teacher, preprocess=preprocess, student=student, state=state)
+        self.teacher = (taken,)
+        self._order = _order(taken.classes, self.classes)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted sum of the losses from the labels and from the teacher."""

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from vitrail.config import Choice
 from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch, Targets
+from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.errors import ConfigError, Unsupported, nearest
 from vitrail.models.backbone import Backbone
 from vitrail.report import Section
-from vitrail.report.metric import Metric
+from vitrail.report.metric import Interval, Metric
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 
 _ROWS = 2  # axes of an output with a row of numbers for each image
@@ -52,6 +53,15 @@ class Agreement(NamedTuple):
     error: float  # the largest difference over the largest output
     cosine: float  # the least of all images
     agreement: float  # the share of images with the same answer; of boxes or pixels where an answer has many
+
+
+class HeldOut(NamedTuple):
+    """The model of a fold, and what it said of the images that it held out: `Task.kept_outputs`, truth and groups."""
+
+    task: "Task"
+    outputs: Outputs
+    targets: Targets
+    groups: Sequence[str]  # images of one group are not independent; a group for each where they are
 
 
 class Likelihood(NamedTuple):
@@ -91,6 +101,10 @@ class TaskConfig(Choice):
         """Whether the loss corrects for the frequency of classes, so that sampling must not do it again."""
         return False
 
+    def ensemble(self, members: int) -> "TaskConfig | None":
+        """The task of so many models that answer together; None where answers cannot be averaged."""
+        return None
+
     def decided(self, schema: Schema, targets: Targets) -> tuple["TaskConfig", list[str]]:
         """The same with what was left open decided by the training targets, and notes on it."""
         return self, []
@@ -107,9 +121,10 @@ class TaskConfig(Choice):
         """The part of a schema that the task learns from; ConfigError where there is none."""
         found = {name: target for name, target in schema.items() if target.kind in self.target_kinds}
         if self.target_kinds and not found:
-            have = ", ".join(target.describe() for target in schema.values()) or "none that could be recognised"
+            have = ", ".join(target.describe() for target in schema.values())
             raise ConfigError(
-                f"task {self.kind!r} needs a target of kind {' or '.join(self.target_kinds)}; the data have {have}. "
+                f"task {self.kind!r} needs a target of kind {' or '.join(self.target_kinds)}; "
+                f"{f'the data have {have}' if have else 'none was recognised in the data'}. "
                 "Choose another task, or name the column of a table with the target (--label)"
             )
         return found
@@ -147,6 +162,7 @@ class Task(nn.Module, ABC):
     likelihood: Likelihood = CLASSES  # of its loss, where it is one of many
     layers: tuple[int, ...] = ()  # blocks whose features it reads beside the last ones
     int8_loss: ClassVar[float | None] = None  # what int8 may take from the best metric; None: answers must be the same
+    kept_outputs: ClassVar[tuple[str, ...]] = ()  # those small enough to keep for all images that folds hold out
     columns: tuple[str, ...] = ()  # of a table of predictions
     output_names: tuple[str, ...] = ()  # of the head's outputs
     answered_by: ClassVar[Mapping[str, int]] = {}  # the outputs that `decode` reads, and their number of axes
@@ -171,8 +187,14 @@ class Task(nn.Module, ABC):
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """What metrics, answers and artefacts are made of, by name: tensors B ... of float images B C H W."""
 
-    def learn_from(self, teacher: Any) -> None:
-        """Takes a teacher, a model or `vitrail.tasks.distill.Teacher`, to learn from as well."""
+    def learn_from(
+        self, teacher: nn.Module, *, preprocess: Preprocess | None = None, student: Preprocess | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Takes a teacher to learn from as well; `state` is that of its task.
+
+        `preprocess` is how the teacher's images were prepared and `student` how these are, where both are known.
+        """
         raise ConfigError(f"task {self.config.kind!r} cannot learn from a teacher; leave out --teacher")
 
     def fit(self, targets: Targets) -> None:
@@ -214,6 +236,10 @@ class Task(nn.Module, ABC):
         """What was calibrated, in one sentence; empty where there is nothing to calibrate."""
         return ""
 
+    def join(self, folds: Sequence[HeldOut]) -> None:
+        """Becomes the ensemble of some models; what it decides by fits the images that they held out."""
+        raise Unsupported(f"models of task {self.config.kind!r} cannot be joined")
+
     # Answers
 
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
@@ -242,8 +268,12 @@ class Task(nn.Module, ABC):
         """The result in a sentence, without a full stop."""
         return f"Evaluated on {int(results['images']):,} images"
 
-    def intervals(self, results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    def intervals(self, results: Mapping[str, Any]) -> dict[str, Interval]:
         """The 95 % intervals of metrics, where they are known."""
+        return {}
+
+    def pooled_intervals(self, folds: Sequence[HeldOut]) -> dict[str, Interval]:
+        """The 95 % intervals of metrics of all images that folds held out, where they are known."""
         return {}
 
     # Artefacts

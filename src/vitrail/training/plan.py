@@ -28,7 +28,6 @@ from vitrail.recipes import read_recipe
 from vitrail.runs.record import FILE, VERSION, Record
 from vitrail.runs.trained import open_model
 from vitrail.strict_json import from_json, to_json
-from vitrail.tasks.distill import Teacher as Listener
 from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
 from vitrail.training.first_model import FOR_SMALL, SMALL, Sampled, fresh_model, sample
@@ -103,13 +102,14 @@ class Plan:
         copy_head(task, None if blank else self.start)
         task.fit(self.data.train.targets)
         if self.teacher is not None:
-            task.learn_from(self._listener(self.teacher))
+            self._teach(task, self.teacher)
         return task
 
-    def _listener(self, teacher: Teacher) -> Listener:
-        """The teacher, with its own preprocessing where the files beside its weights have it."""
+    def _teach(self, task: Task, teacher: Teacher) -> None:
+        """Gives a task its teacher, with its own preprocessing where the files beside its weights have it."""
         if isinstance(teacher, nn.Module):
-            return Listener(teacher)
+            task.learn_from(teacher)
+            return
         opened = open_model(teacher)
         kinds = {target.kind for target in self.schema.values()}
         theirs = {target.kind for target in opened.task.schema.values()}
@@ -119,11 +119,11 @@ class Plan:
                 f"{', '.join(sorted(kinds))}"
             )
         known = opened.preprocess if opened.preprocess_known else None
-        return Listener(
+        task.learn_from(
             opened.backbone,
             preprocess=known,
             student=None if known is None else self.preprocess,
-            thresholds=opened.task.state().get("thresholds"),
+            state=opened.task.state(),
         )
 
     def bare(self, *, blank: bool = False) -> Backbone:

@@ -15,12 +15,13 @@ from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.engine import servable
 from vitrail.deploy.artefact.export import to_program, write_onnx
 from vitrail.deploy.artefact.opening import open_engine
+from vitrail.errors import Unsupported
 from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.runs.record import Record
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.classify.goal import RecallGoal
-from vitrail.training.folds.ensemble import can_join, write_ensemble
+from vitrail.training.folds.ensemble import write_ensemble
 from vitrail.training.folds.out_of_fold import Fold, pool
 
 NAMES = ("dark", "light")
@@ -80,8 +81,9 @@ def test_it_answers_with_the_mean_of_its_members(tmp_path: Path, multi_label: bo
 def test_it_takes_its_decision_from_all_folds_together(tmp_path: Path) -> None:
     model, folds = ensemble(tmp_path / "run", goal=RecallGoal(of="light", at_least=1.0))
     assert model.task.decision.offsets
-    joined = [fold.model.task.probabilities(fold.logits).log() for fold in folds]
-    labels = torch.cat([fold.labels for fold in folds])
+    held = [fold.held_out() for fold in folds]
+    joined = [one.task.probabilities(one.outputs["logits"]).log() for one in held]
+    labels = torch.cat([one.targets["label"] for one in held])
     assert bool((model.task.choose(torch.cat(joined))[labels == 1] == 1).all())
 
 
@@ -91,7 +93,10 @@ def test_thresholds_of_labels_come_from_all_folds_together(tmp_path: Path) -> No
 
 
 def test_other_tasks_have_no_ensemble() -> None:
-    assert not can_join(regressor())
+    task = regressor()
+    assert task.config.ensemble(3) is None
+    with pytest.raises(Unsupported, match="joined"):
+        task.join([])
 
 
 def test_its_graph_holds_all_members(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vitrail.tasks.classify import class_answer, classify_report
 from vitrail.tasks.classify.class_answer import check_head
 from vitrail.tasks.classify.class_loss import Loss, Weights, class_weights, log_priors
 from vitrail.tasks.classify.goal import GoalConfig
-from vitrail.tasks.task import Outputs, Task, TaskConfig
+from vitrail.tasks.task import HeldOut, Outputs, Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,10 @@ class ClassifierConfig(TaskConfig):
         """One for each class."""
         return len(next(iter(self.learns(schema).values())).classes)
 
+    def ensemble(self, members: int) -> TaskConfig:
+        """A classifier by the mean of probabilities."""
+        return replace(self, members=members)
+
     def decided(self, schema: Schema, targets: Targets) -> tuple[TaskConfig, list[str]]:
         """Balanced accuracy chooses the best epoch where classes are uneven."""
         ((name, target),) = self.learns(schema).items()
@@ -86,6 +90,7 @@ class Classifier(Task):
     about_metrics = classify_report.METRICS
     relative_scores = False
     columns = class_answer.COLUMNS
+    kept_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     answered_by: ClassVar[Mapping[str, int]] = {"logits": 2}
     best_metrics: ClassVar[tuple[str, ...]]  # those that may choose the best epoch, the usual one first
     config: ClassifierConfig
@@ -163,6 +168,19 @@ class Classifier(Task):
     @abstractmethod
     def joined(self, logits: Sequence[Tensor]) -> Tensor:
         """The logits of an ensemble: those of the mean of its members' probabilities, of their logits B K."""
+
+    def join(self, folds: Sequence[HeldOut]) -> None:
+        """Takes over the models; thresholds, or the decision of a goal, fit the outputs of all folds together."""
+        for model, fold in zip(self.others, folds[1:], strict=True):
+            model.load_state_dict(fold.task.backbone.state_dict())
+        meter = self.metrics()
+        for number, fold in enumerate(folds):
+            meter.update({"logits": self.as_joined(fold.outputs["logits"], number)}, fold.targets)
+        self.adopt(meter.compute())
+
+    def as_joined(self, logits: Tensor, member: int) -> Tensor:
+        """Logits B K of one member on the scale of those of the ensemble."""
+        return logits
 
     def explained(self) -> Backbone:
         """The model; Unsupported for an ensemble."""

@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vitrail.data.targets.class_balance import remedies, skew_of
 from vitrail.report import Group, Matrix, Metric, Picture, Section, Table, Text, Unit, Value
 from vitrail.report.charts import Bin, calibration, percent
-from vitrail.report.intervals import wilson
+from vitrail.report.intervals import bootstrap, wilson
 from vitrail.report.metric import Interval
 from vitrail.tasks.answer import Example
 from vitrail.tasks.gallery import example_gallery
@@ -48,6 +49,28 @@ def lead(results: Mapping[str, Any]) -> str:
 def intervals(results: Mapping[str, Any]) -> dict[str, Interval]:
     """The 95 % intervals of the metrics that are shares of the images."""
     return {name: wilson(results[name], int(results["images"])) for name in _COUNTED if name in results}
+
+
+def grouped_intervals(truth: Tensor, said: Tensor, groups: Sequence[str], num_classes: int) -> dict[str, Interval]:
+    """Of accuracy and balanced accuracy of answers N, by resampling groups of images."""
+    labels, hits = truth.numpy(), (said == truth).numpy()
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+    rows = np.array([numbers[name] for name in groups])
+    table = np.zeros((len(numbers), 2 * num_classes))  # G 2K: images of each class, and those that are right
+    np.add.at(table, (rows, labels), 1)
+    np.add.at(table, (rows[hits], num_classes + labels[hits]), 1)
+
+    def accuracy(means: Any) -> Any:
+        return means[num_classes:].sum(axis=0) / means[:num_classes].sum(axis=0)
+
+    def balanced(means: Any) -> Any:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.nanmean(means[num_classes:] / means[:num_classes], axis=0)
+
+    one_by_one = wilson(float(hits.mean()), len(table))  # groups count as one image each
+    sure = len(table) == len(hits) or bool(hits.all())  # resampling what is all right says nothing
+    found = {"accuracy": one_by_one if sure else bootstrap(table, accuracy)}
+    return found if bool(hits.all()) else found | {"balanced_accuracy": bootstrap(table, balanced)}
 
 
 def sections(

@@ -13,7 +13,9 @@ from torch import Tensor
 from vitrail.data.dataset import Targets
 from vitrail.data.targets import ClassTarget, Schema
 from vitrail.models.backbone import Backbone
+from vitrail.report.metric import Interval
 from vitrail.tasks.answer import Answer
+from vitrail.tasks.classify import classify_report
 from vitrail.tasks.classify.class_answer import ClassAnswer, check_finite
 from vitrail.tasks.classify.class_loss import one_class_loss
 from vitrail.tasks.classify.class_metrics import ClassMeter
@@ -21,7 +23,7 @@ from vitrail.tasks.classify.classifier import Classifier, ClassifierConfig
 from vitrail.tasks.classify.goal import Decision
 from vitrail.tasks.classify.multi_label import MultiLabel
 from vitrail.tasks.classify.temperature import LEAST, Temperature, fit_temperature
-from vitrail.tasks.task import Arrays, Outputs, Task
+from vitrail.tasks.task import Arrays, HeldOut, Outputs, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,24 @@ class Classify(Classifier):
     def joined(self, logits: Sequence[Tensor]) -> Tensor:
         """The logarithm of the mean of the members' calibrated probabilities: several B K -> B K."""
         return mean_log_probability(logits, self.member_temperatures)
+
+    def join(self, folds: Sequence[HeldOut]) -> None:
+        """Takes over the models and their temperatures; the decision of a goal fits all folds together."""
+        self.member_temperatures = tuple(
+            fold.task.temperature.temperature if isinstance(fold.task, Classify) else 1.0 for fold in folds
+        )
+        super().join(folds)
+
+    def as_joined(self, logits: Tensor, member: int) -> Tensor:
+        """Logarithms of calibrated probabilities."""
+        return mean_log_probability([logits], [self.member_temperatures[member]])
+
+    def pooled_intervals(self, folds: Sequence[HeldOut]) -> dict[str, Interval]:
+        """Of accuracy and balanced accuracy, by resampling images, or groups where images are in groups."""
+        truth = [fold.targets[self.field] for fold in folds]
+        said = [fold.task.likeliest(fold.outputs) for fold in folds]
+        names = [name for fold in folds for name in fold.groups]
+        return classify_report.grouped_intervals(torch.cat(truth), torch.cat(said), names, len(self.classes))
 
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
         """Logits whose calibrated probabilities are the mean of those of the outputs."""

@@ -4,7 +4,8 @@
     found.scores, found.ensemble, found.report()
 
 The folder holds fold-1, fold-2 ..., each a run like any other; folds.json, what they have in common;
-out_of_fold.csv, a prediction for each image by the model that never saw it; and, of classifiers, the ensemble.
+out_of_fold.csv, a prediction for each image by the model that never saw it; and the ensemble, where answers can be
+averaged.
 """
 
 import os
@@ -20,7 +21,7 @@ from vitrail.files import write_json
 from vitrail.hardware import device as choose_device
 from vitrail.runs.record import Result
 from vitrail.strict_json import read_json
-from vitrail.training.folds.ensemble import can_join, write_ensemble
+from vitrail.training.folds.ensemble import write_ensemble
 from vitrail.training.folds.folds_report import CrossValidation
 from vitrail.training.folds.out_of_fold import pool, predict_fold, scores, write_table
 from vitrail.training.run import RUNS, data_name, train
@@ -64,7 +65,7 @@ def train_folds(
     done = tuple(predict_fold(path / f"fold-{number}", number, where) for number in range(1, count + 1))
     pooled = pool(done)
     write_table(path / TABLE, done)
-    ensemble = write_ensemble(path, done, pooled) if can_join(done[0].model.task) else None
+    ensemble = write_ensemble(path, done, pooled)
     return CrossValidation(
         folder=path, folds=done, pooled=pooled, scores=tuple(scores(done, pooled)), ensemble=ensemble
     )

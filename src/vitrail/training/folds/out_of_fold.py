@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,13 +19,11 @@ from vitrail.data.sources.opening import survey
 from vitrail.data.split import align
 from vitrail.errors import TrainingError, Unsupported
 from vitrail.files import write_atomically
-from vitrail.report.intervals import bootstrap, wilson
 from vitrail.report.metric import Interval
 from vitrail.runs.evaluate import numbers
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.strict_json import to_json
-from vitrail.tasks.classify import Classify
-from vitrail.tasks.classify.classifier import Classifier
+from vitrail.tasks.task import HeldOut
 
 _BATCH = 128
 _CANDIDATES = 100  # of an answer in the table
@@ -38,13 +35,13 @@ _NORMAL = 1.960
 class Fold:
     """A fold that was trained, and what its model says of the images that it held out.
 
-    `meter` and `rows` are filled batch by batch; the logits of a classifier are kept, other outputs may be large.
+    `meter` and `rows` are filled batch by batch; outputs are kept where the task says so, others may be large.
     """
 
     def __init__(self, number: int, model: TrainedModel, data: Dataset) -> None:
         self.number, self.model, self.data = number, model, data
         self.meter, self.rows, self.ids = model.task.metrics(), list[dict[str, Any]](), list[int]()
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
 
     def add(self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], ids: Sequence[int]) -> None:
         """Takes in a batch of outputs for held-out images of these numbers, all on the CPU."""
@@ -61,18 +58,18 @@ class Fold:
             row = {"image": self.data.key(index), "fold": self.number, **group, "truth": "; ".join(truth), **said[at]}
             self.rows.append(row)
         self.ids += ids
-        if isinstance(task, Classifier):
-            self._kept.append((outputs["logits"], targets[task.field]))
+        if task.kept_outputs:
+            self._kept.append(({name: outputs[name] for name in task.kept_outputs}, targets))
 
-    @property
-    def logits(self) -> Tensor:
-        """Of a classifier: M K."""
-        return torch.cat([logits for logits, _ in self._kept])
-
-    @property
-    def labels(self) -> Tensor:
-        """The truth of a classifier: M, or M K."""
-        return torch.cat([labels for _, labels in self._kept])
+    def held_out(self) -> HeldOut:
+        """What was kept of all held-out images."""
+        outputs, targets = (
+            {name: torch.cat([one[name] for one in parts]) for name in parts[0]}
+            for parts in zip(*self._kept, strict=True)
+        )
+        groups = self.data.groups
+        names = [f"{self.number} {index}" if groups is None else groups[index] for index in self.ids]
+        return HeldOut(self.model.task, outputs, targets, names)
 
 
 def predict_fold(folder: Path, number: int, device: torch.device) -> Fold:
@@ -124,7 +121,8 @@ def scores(folds: Sequence[Fold], pooled: Mapping[str, Any]) -> list[Score]:
     all images together resamples images, or groups of them.
     """
     each = [numbers(fold.meter.compute()) for fold in folds]
-    intervals, found = _pooled_intervals(folds), []
+    task, found = folds[0].model.task, []
+    intervals = task.pooled_intervals([fold.held_out() for fold in folds]) if task.kept_outputs else {}
     for name, value in numbers(pooled).items():
         values = [one[name] for one in each if name in one and math.isfinite(one[name])]
         if name == "images" or len(values) < 2:
@@ -133,7 +131,7 @@ def scores(folds: Sequence[Fold], pooled: Mapping[str, Any]) -> list[Score]:
         student = _STUDENT[len(values) - 2] if len(values) - 2 < len(_STUDENT) else _NORMAL
         half = student * deviation / math.sqrt(len(values))
         low, high = mean - half, mean + half
-        if (metric := folds[0].model.task.about_metrics.get(name)) is not None and metric.unit == "share":
+        if (metric := task.about_metrics.get(name)) is not None and metric.unit == "share":
             low, high = max(low, 0.0), min(high, 1.0)
         found.append(Score(name, mean, deviation, (low, high), value, intervals.get(name)))
     return found
@@ -146,36 +144,3 @@ def pool(folds: Sequence[Fold]) -> Mapping[str, Any]:
         whole.merge(other.meter)
     found: Mapping[str, Any] = whole.compute()
     return found
-
-
-def _pooled_intervals(folds: Sequence[Fold]) -> dict[str, Interval]:
-    """Of accuracy and balanced accuracy, by resampling images, or groups where images are in groups."""
-    task = folds[0].model.task
-    if not isinstance(task, Classify):
-        return {}
-    right, truth, names = [], [], list[str]()
-    for fold in folds:
-        own = fold.model.task
-        assert isinstance(own, Classify)  # noqa: S101  (folds are of one task)
-        truth.append(fold.labels)
-        right.append(own.choose(fold.logits) == fold.labels)
-        groups = fold.data.groups
-        names += [f"{fold.number} {index}" if groups is None else groups[index] for index in fold.ids]
-    labels, hits = torch.cat(truth).numpy(), torch.cat(right).numpy()
-    numbers_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    rows, count = np.array([numbers_of[name] for name in names]), len(task.classes)
-    table = np.zeros((len(numbers_of), 2 * count))  # G 2K: images of each class, and those that are right
-    np.add.at(table, (rows, labels), 1)
-    np.add.at(table, (rows[hits], count + labels[hits]), 1)
-
-    def accuracy(means: Any) -> Any:
-        return means[count:].sum(axis=0) / means[:count].sum(axis=0)
-
-    def balanced(means: Any) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.nanmean(means[count:] / means[:count], axis=0)
-
-    one_by_one = wilson(float(hits.mean()), len(table))  # groups count as one image each
-    sure = len(table) == len(hits) or bool(hits.all())  # resampling what is all right says nothing
-    found = {"accuracy": one_by_one if sure else bootstrap(table, accuracy)}
-    return found if bool(hits.all()) else found | {"balanced_accuracy": bootstrap(table, balanced)}
