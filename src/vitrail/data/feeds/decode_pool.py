@@ -22,7 +22,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vitrail.data.dataset import Dataset
-from vitrail.data.feeds.decode_worker import SLOTS, Answer, Failure, Job
+from vitrail.data.feeds.decode_worker import SLOTS, Failure, Job
+from vitrail.data.feeds.decoded import Answer
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import DataError, Unsupported
 

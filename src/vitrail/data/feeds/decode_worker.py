@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Dataset
+from vitrail.data.feeds.decoded import Answer, decode_into
 from vitrail.data.feeds.dense import SampleLayout, dense_fields, fitted
-from vitrail.data.feeds.packing import decode_one
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage
 
@@ -57,9 +57,6 @@ class Failure(NamedTuple):
     """An error that is not about one image."""
 
     message: str
-
-
-Answer = tuple[int, int] | str  # the height and width that an image had, or why it cannot be read
 
 
 def main() -> None:
@@ -115,14 +112,14 @@ def serve(channel: Connection, job: Job, pixels: Tensor) -> None:
 
 
 def _decode(job: Job, index: int, room: Mapping[str, Tensor]) -> Answer:
-    found, dataset = decode_one(job.dataset, index, job.fit), job.dataset
-    if isinstance(found, str):
-        return found
-    room[""].copy_(found.image[0])
+    dataset = job.dataset
+    size = decode_into(dataset, index, job.fit, room[""])
+    if isinstance(size, str):
+        return size
     for name, target in dense_fields(dataset.schema).items():
         try:
             value = dataset.targets[name][index]
-            room[name].copy_(fitted(target, value, found.size, job.fit, image=dataset.where(index)))
+            room[name].copy_(fitted(target, value, size, job.fit, image=dataset.where(index)))
         except BrokenImage as error:
             return str(error)
-    return found.size
+    return size

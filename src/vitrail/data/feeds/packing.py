@@ -6,13 +6,10 @@ import os
 import re
 import shutil
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,19 +19,19 @@ from vitrail.config import from_dict, to_dict
 from vitrail.data.broken import Skipped, Tally, named
 from vitrail.data.dataset import Carved, Dataset, Retargeted, Subset, Targets, target_digest
 from vitrail.data.feeds import pack_file
+from vitrail.data.feeds.decode_blocks import decode_blocks, usable_cores
 from vitrail.data.feeds.dense import dense_bytes, pack_targets
 from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.data.targets import Schema
-from vitrail.errors import BrokenImage, DataError, Notice
+from vitrail.errors import DataError, Notice
 from vitrail.locks import locked
 from vitrail.report import show
 
 _BLOCK = 4 << 20  # bytes of pixels that are written and checked together
 _IN_MEMORY = 1 << 30  # bytes: arrays that fit are converted without a file
 _CHECKED = 256 << 20  # bytes in memory that a checksum reads: a fraction of a second
-_AHEAD = 2  # blocks that are decoded while one is written
 
 Progress = Callable[[int, int], None]  # images done, and of how many
 
@@ -108,7 +105,7 @@ def pack(
         raise DataError(f"{dataset.name} has no images")
     options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
     found = _images(dataset, geometry(fit), tally=tally, whole=whole, **options)
-    folder, workers = folder or default_folder(), workers or min(32, _cores())
+    folder, workers = folder or default_folder(), workers or min(32, usable_cores())
     try:
         dense = pack_targets(dataset, found.ids, found.sizes, found.stored, folder=folder, workers=workers)
     except OSError as error:
@@ -301,15 +298,14 @@ def _build(
 
     def blocks() -> Iterator[Tensor]:
         done = 0
-        for results in _decoded(dataset, fit, workers=workers, block=max(1, _BLOCK // pixels)):
-            good = [one.image for one in results if isinstance(one, Decoded)]
-            sizes.extend(one.size for one in results if isinstance(one, Decoded))
-            new = {done + place: why for place, why in enumerate(results) if isinstance(why, str)}
+        for block in decode_blocks(dataset, fit, workers=workers, size=max(1, _BLOCK // pixels)):
+            sizes.extend(block.sizes)
+            new = {done + row: why for row, why in block.broken.items()}
             tally.add(_named(dataset, new))
             broken.update(new)
-            done += len(results)
-            if good:
-                yield torch.cat(good)
+            done += len(block.answers)
+            if block.sizes:
+                yield block.good
             if progress is not None:
                 progress(done, len(dataset))
 
@@ -318,51 +314,3 @@ def _build(
         return expected | {"broken": broken, "sizes": stored}
 
     pack_file.write(path, blocks(), about)
-
-
-class Decoded(NamedTuple):
-    """An image, uint8 1 C H W at the stored size, and the height and width that it had."""
-
-    image: Tensor
-    size: tuple[int, int]
-
-
-def _decoded(
-    dataset: Dataset, fit: Preprocess, *, workers: int | None, block: int
-) -> Iterator[Sequence[Decoded | str]]:
-    """Blocks of images, or reasons in their place, in the data set's order."""
-    pending: deque[list[Future[Decoded | str]]] = deque()
-    with _threads(workers or min(32, _cores())) as pool:
-        for start in range(0, len(dataset), block):
-            indices = range(start, min(start + block, len(dataset)))
-            pending.append([pool.submit(decode_one, dataset, index, fit) for index in indices])
-            if len(pending) > _AHEAD:
-                yield [future.result() for future in pending.popleft()]
-        for futures in pending:
-            yield [future.result() for future in futures]
-
-
-def decode_one(dataset: Dataset, index: int, fit: Preprocess) -> Decoded | str:
-    """One image of a data set, read, decoded and fitted; or why that failed."""
-    try:
-        image = dataset.read(index)[None]
-        return Decoded(fit.fit(image)[0], (image.shape[2], image.shape[3]))
-    except (BrokenImage, OSError) as error:
-        return str(error)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads, as decoders release the interpreter's lock: processes took ten times as long to hand images over."""
-    torch_threads = torch.get_num_threads()
-    # Each is one of many: with threads of its own, torch would resize one image on all cores at once.
-    pool = ThreadPoolExecutor(count, "decode", initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(torch_threads)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
