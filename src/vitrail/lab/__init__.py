@@ -7,14 +7,22 @@ An experiment is one file here and one line below; `experiment.py` says what it 
 
 from vitrail.callable_module import make_callable
 from vitrail.errors import ConfigError, nearest
+from vitrail.lab.attention_matrix import AttentionMatrix
+from vitrail.lab.attention_rank import AttentionRank
+from vitrail.lab.diagonal_query import DiagonalQuery
 from vitrail.lab.experiment import Experiment
+from vitrail.lab.low_pass import LowPass
 from vitrail.lab.temperature import Temperature
 
 __all__ = ["EXPERIMENTS", "Experiment", "chosen"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
+    AttentionMatrix(),
+    AttentionRank(),
     Temperature(),
-)  # fmt: skip
+    DiagonalQuery(),
+    LowPass(),
+)
 
 
 def chosen(name: str) -> tuple[Experiment, ...]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 _PLAIN = (Facts, Table, Text)  # kinds that need no style of their own
+_LONG = 40  # letters of a cell that is wrapped
 _COLUMNS_WIDE = 5  # columns that a table with bars shows in half of a page
 
 
@@ -92,7 +93,8 @@ def table_cells(table: Table) -> list[list[Cell]]:
     for row, cells in zip(table.rows, table.shown(), strict=True):
         made = []
         for place, ((depth, text), (name, unit)) in enumerate(zip(cells, units, strict=True)):
-            cls, style = "number" if right[place] else "", f"padding-left:{1.4 * depth:.1f}em" if depth else ""
+            cls = "number" if right[place] else "long" if len(text) > _LONG and unit == "" else ""
+            style = f"padding-left:{1.4 * depth:.1f}em" if depth else ""
             value = row.get(name)
             if table.bars and unit in NUMERIC and isinstance(value, float):
                 cls, style = f"{cls} meter", f"--share:{min(max(value, 0.0), 1.0):.3f}"

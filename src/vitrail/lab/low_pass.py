@@ -1,0 +1,186 @@
+"""Attention as a low-pass filter: the gain by frequency, and the spectrum of the residual stream by layer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.config import Count
+from vitrail.lab.estimates import by_seed, estimate
+from vitrail.lab.experiment import PRINCIPLES, Check, Experiment, Results, Settings, Verdict, judge
+from vitrail.lab.plots import chart, line
+from vitrail.lab.subjects import attention_inputs, natural_noise, packaged_vit, random_vit
+from vitrail.models.vit import ViT
+from vitrail.report import Group, Section
+
+_HIGH = 0.25  # cycles a patch: half of the highest frequency of a row
+_BANDS = 5
+_MODELS = {"random": "random weights", "trained": "packaged model"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowPassSettings(Settings):
+    """A ViT with random weights, besides the packaged model."""
+
+    dim: Count = 192
+    depth: Count = 12
+    num_heads: Count = 3
+    images: Count = 16
+
+
+class LowPass(Experiment):
+    """Plane waves through the attention matrices, and the high frequencies of the stream and of each branch."""
+
+    name = "low-pass"
+    title = "Attention as a low-pass filter"
+    claim = "A deep stack of residual attention blocks is a low-pass filter: high frequencies of the stream die out."
+    source = f"{PRINCIPLES}; The Role of Residual Connections in Signal Propagation"
+    prediction = (
+        "Attention matrices pass constants and damp high frequencies; the share of high frequencies in the residual "
+        "stream falls from the first block to the last, in a random and in a trained model."
+    )
+    falsifier = "Attention passes high frequencies, or their share in the stream of a random model does not fall."
+    quick = LowPassSettings()
+    full = LowPassSettings(dim=768, num_heads=12, depth=24, images=64)
+    seconds = 2
+
+    def measure(self, settings: LowPassSettings, *, seed: int, device: torch.device) -> Results:
+        """Gains and spectra of both models."""
+        random = random_vit(
+            dim=settings.dim, depth=settings.depth, num_heads=settings.num_heads, image_size=32, patch=4
+        ).to(device)
+        return {
+            "random": _look(random, natural_noise(settings.images, 32).to(device)),
+            "trained": _look(*packaged_vit(device)),
+        }
+
+    def figures(self, results: Sequence[Results]) -> Sequence[Section]:
+        """The gain by frequency, and the high frequencies by block."""
+        frequencies = [(index + 0.5) / _BANDS * 0.5 for index in range(_BANDS)]
+        gains = [line(title, frequencies, results, name, "gain") for name, title in _MODELS.items()]
+        text = "Amplitude of a plane wave after the attention matrix, by its frequency; means over layers and heads."
+        charts: list[Section] = [chart("Gain of attention", gains, text, x="cycles a patch", y="gain")]
+        for name, title in _MODELS.items():
+            blocks = [float(index) for index in range(len(results[0][name]["stream"]))]
+            lines = [
+                line("stream", blocks, results, name, "stream"),
+                line("attention branch", blocks[1:], results, name, "attention"),
+                line("MLP branch", blocks[1:], results, name, "mlp"),
+            ]
+            other = f"Share of the energy above {_HIGH} cycles a patch, after each block: {title}."
+            charts.append(chart(f"High frequencies, {title}", lines, other, x="block", y="share"))
+        return (Group("Gain and spectra", charts, columns=2),)
+
+    def verdict(self, results: Sequence[Results]) -> Verdict:
+        """The gain of attention and the stream, for the random model and for the trained one."""
+        checks = []
+        for name, title in _MODELS.items():
+            ratio = [result[name]["stream"][-1] / result[name]["stream"][0] for result in results]
+            checks += [
+                Check(
+                    text=f"attention damps the highest frequencies: gain below 0.9 ({title})",
+                    found=estimate(by_seed(results, name, "gain", -1)),
+                    most=0.9,
+                    essential=name == "random",
+                ),
+                Check(
+                    text=f"the share of high frequencies in the stream falls by a tenth or more ({title})",
+                    found=estimate(ratio),
+                    most=0.9,
+                    essential=name == "random",
+                ),
+                Check(
+                    text=f"their amplitude itself is not larger after the last block ({title})",
+                    found=estimate(
+                        [result[name]["amplitude"][-1] / result[name]["amplitude"][0] for result in results]
+                    ),
+                    most=1.0,
+                    essential=False,
+                ),
+            ]
+        note = "Where their amplitude grows, low frequencies grow more: branches add, they do not erase"
+        return judge(checks, note=note)
+
+    def true_case(self) -> Sequence[Results]:
+        """X + alpha times the Laplacian of x: the model of the source."""
+        return [_laplacian(alpha=0.1)]
+
+    def false_case(self) -> Sequence[Results]:
+        """X - alpha times the Laplacian of x, which sharpens."""
+        return [_laplacian(alpha=-0.1)]
+
+
+def _wave_bands(side: int) -> tuple[Tensor, Tensor]:
+    """Plane waves on a grid, N K, and the band of each: the larger of both frequencies, in equal steps to 0.5."""
+    frequency = torch.fft.fftfreq(side).abs()
+    largest = torch.maximum(frequency[:, None], frequency[None]).flatten()  # K
+    waves = torch.fft.ifft2(torch.eye(side * side).reshape(-1, side, side)).flatten(1).T * side  # N K, of length 1
+    return waves, (largest * 2 * _BANDS).ceil().sub(1).clamp(0, _BANDS - 1).long()
+
+
+def _gain(matrices: Tensor) -> list[float]:
+    """The root mean square gain of plane waves by band, over matrices M N N; the constant is left out."""
+    waves, bands = _wave_bands(round(matrices.shape[-1] ** 0.5))
+    passed = (matrices.cpu().to(waves.dtype) @ waves).abs().square().sum(dim=1).mean(dim=0).sqrt()  # K
+    return [float(passed[1:][bands[1:] == band].mean()) for band in range(_BANDS)]
+
+
+def _high_share(tokens: Tensor) -> float:
+    """The share of the energy of tokens B N D above the frequency _HIGH, over their square grid."""
+    high, whole = _energies(tokens)
+    return high / whole
+
+
+def _energies(tokens: Tensor) -> tuple[float, float]:
+    """The mean squares of tokens B N D above the frequency _HIGH, and in all."""
+    side = round(tokens.shape[1] ** 0.5)
+    energy = torch.fft.fft2(tokens.unflatten(1, (side, side)), dim=(1, 2)).abs().square().sum(dim=(0, 3)).cpu()  # h w
+    frequency = torch.fft.fftfreq(side).abs()
+    high = energy[torch.maximum(frequency[:, None], frequency[None]) > _HIGH].sum()
+    return float(high) / (tokens.numel() * side**2), float(energy.sum()) / (tokens.numel() * side**2)
+
+
+@torch.no_grad()
+def _look(model: ViT, images: Tensor) -> Mapping[str, Any]:
+    """Gain of the attention matrices; the high frequencies of the stream before the first and after every block."""
+    attention: list[float] = []
+    mlp: list[float] = []
+    hooks = [
+        block.get_submodule(name).register_forward_hook(
+            lambda _, __, output, into=into: into.append(_high_share(output))
+        )
+        for block in model.blocks
+        for name, into in (("attention", attention), ("mlp", mlp))
+    ]
+    stream = [model.embed(images)[0], *(features.patches for features in model.intermediates(images))]
+    for hook in hooks:
+        hook.remove()
+    weights = [layer.weights(tokens, grid).flatten(0, 1) for layer, tokens, grid in attention_inputs(model, images)]
+    return {"gain": _gain(torch.cat(weights)), **_spectra(stream), "attention": attention, "mlp": mlp}
+
+
+def _spectra(stream: Sequence[Tensor]) -> dict[str, list[float]]:
+    """The share of high frequencies and their amplitude, for tokens B N D after each block."""
+    return {
+        "stream": [_high_share(tokens) for tokens in stream],
+        "amplitude": [_energies(tokens)[0] ** 0.5 for tokens in stream],
+    }
+
+
+def _laplacian(*, alpha: float) -> Results:
+    """Twelve layers of x + alpha times the Laplacian of x on an 8 x 8 torus; its branch stands for both branches."""
+    eye = torch.eye(64).reshape(64, 8, 8)
+    around = sum(eye.roll(step, dims=axis) for axis in (1, 2) for step in (1, -1)) - 4 * eye
+    matrix = torch.eye(64) + alpha * around.flatten(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tokens = torch.randn(1, 64, 8)
+    stream, branch = [tokens], []
+    for _ in range(12):
+        branch.append(_high_share(around.flatten(1) @ tokens))
+        tokens = matrix @ tokens
+        stream.append(tokens)
+    found = {"gain": _gain(matrix[None]), **_spectra(stream), "attention": branch, "mlp": branch}
+    return {"random": found, "trained": found}
