@@ -93,3 +93,7 @@ def test_what_the_contributing_guide_adds_passes_its_contract(tmp_path: Path) ->
 def test_the_numbers_of_families_and_models_are_current() -> None:
     counts = {match for page in PAGES for match in re.findall(r"(\d+) families, (\d+) names", page.read_text())}
     assert counts == {(str(len(FAMILIES)), str(len(list_models())))}
+    mechanisms = [name for name in attention.__all__ if name.endswith("Attention") and name != "Attention"]
+    found = re.search(r"(\d+) families of models and (\d+) attention mechanisms", (ROOT / "README.md").read_text())
+    assert found is not None
+    assert found.groups() == (str(len(FAMILIES)), str(len(mechanisms)))

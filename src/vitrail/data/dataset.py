@@ -99,7 +99,7 @@ class Subset(Dataset):
         return self.whole.encoded(self.indices[index])
 
 
-class Carved(Subset):
+class RandomSubset(Subset):
     """A randomly chosen part; another seed chooses another one, so caches store the whole dataset."""
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
-from vitrail.data.dataset import Carved, Dataset, Found, Joined, Retargeted, Splits
+from vitrail.data.dataset import Dataset, Found, Joined, RandomSubset, Retargeted, Splits
 from vitrail.data.grouping import group_parts, rare_in_groups, refuse_shared
 from vitrail.data.targets import ClassTarget, Schema
 from vitrail.errors import DataError
@@ -96,11 +96,11 @@ def hold_out(whole: Dataset, fold: tuple[int, int], seed: int) -> tuple[Dataset,
     return _part(whole, rest), _part(whole, mine)
 
 
-def _part(whole: Dataset, indices: list[int]) -> Carved:
+def _part(whole: Dataset, indices: list[int]) -> RandomSubset:
     """Some samples; those of a part are of its whole, so that images are packed once."""
-    if isinstance(whole, Carved):
-        return Carved(whole.whole, [whole.indices[index] for index in indices])
-    return Carved(whole, indices)
+    if isinstance(whole, RandomSubset):
+        return RandomSubset(whole.whole, [whole.indices[index] for index in indices])
+    return RandomSubset(whole, indices)
 
 
 def _by_stratum(whole: Dataset, seed: int) -> list[list[int]]:

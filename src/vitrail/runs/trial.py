@@ -11,7 +11,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError
 
 
-class Trialled(Protocol):
+class TriedModel(Protocol):
     """A trained model or an engine."""
 
     @property
@@ -36,7 +36,7 @@ def trial_picture(preprocess: Preprocess) -> Tensor:
     return picture.to(torch.uint8)[None]
 
 
-def try_model(model: Trialled) -> dict[str, Tensor]:
+def try_model(model: TriedModel) -> dict[str, Tensor]:
     """The outputs for the trial picture; CheckpointError where they are not finite or do not fit the task."""
     outputs = dict(model.outputs(trial_picture(model.preprocess)))
     require_finite_outputs(outputs)

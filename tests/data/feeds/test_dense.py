@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.data.dataset import Carved
+from vitrail.data.dataset import RandomSubset
 from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.dense import SampleLayout, dense_bytes
 from vitrail.data.feeds.packing import pack
@@ -107,7 +107,7 @@ def scenes_without_writing(folder: Path) -> Files:
 
 def test_two_parts_of_one_data_set_have_their_own_pixels(tmp_path):
     whole = scenes(tmp_path)
-    parts = Carved(whole, [0, 2, 5]), Carved(whole, [1, 3, 4, 6, 7, 8])
+    parts = RandomSubset(whole, [0, 2, 5]), RandomSubset(whole, [1, 3, 4, 6, 7, 8])
     every = pack(whole, FIT, folder=tmp_path / "cache").targets["mask"]
     for part in parts:
         found = pack(part, FIT, folder=tmp_path / "cache", whole=True).targets["mask"]

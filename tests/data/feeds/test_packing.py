@@ -18,7 +18,7 @@ import torch
 from support.processes import started
 
 from vitrail.data.broken import Tally
-from vitrail.data.dataset import Carved, Dataset, Retargeted, Subset
+from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Subset
 from vitrail.data.feeds import pack_file
 from vitrail.data.feeds.packing import default_folder, pack
 from vitrail.data.preprocess import Preprocess
@@ -363,12 +363,12 @@ def test_another_choice_of_a_part_decodes_nothing(tmp_path):
 
 def test_parts_of_one_file_are_told_apart_and_none_may_be_empty(tmp_path):
     whole = Pictures(noise(12), broken=(4,))
-    one, two = (Carved(whole, indices) for indices in ([0, 1, 2], [3, 1, 5]))  # their labels are equal
+    one, two = (RandomSubset(whole, indices) for indices in ([0, 1, 2], [3, 1, 5]))  # their labels are equal
     first, second = (packed(part, tmp_path, whole=True, tally=Tally(200)) for part in (one, two))
     assert torch.equal(first.targets["label"], second.targets["label"])
     assert first.checksum() != second.checksum()
     with pytest.raises(DataError, match=r"pictures/4.png"):
-        packed(Carved(whole, [4]), tmp_path, whole=True, tally=Tally(200))
+        packed(RandomSubset(whole, [4]), tmp_path, whole=True, tally=Tally(200))
 
 
 PROCESS = """

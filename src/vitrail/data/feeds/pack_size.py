@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import prod
 
-from vitrail.data.dataset import Carved, Dataset, Retargeted, Splits
+from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.preprocess import Preprocess, Size
 from vitrail.errors import BrokenImage
@@ -68,6 +68,6 @@ def whole_of(dataset: Dataset, *, whole: bool) -> Dataset:
     """The data set whose images `pack` keeps: that which targets were put on, or which a part was carved out of."""
     if isinstance(dataset, Retargeted):
         return whole_of(dataset.whole, whole=whole)
-    if whole and dataset.array is None and isinstance(dataset, Carved):
+    if whole and dataset.array is None and isinstance(dataset, RandomSubset):
         return whole_of(dataset.whole, whole=False)
     return dataset

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.config import from_dict, to_dict
 from vitrail.data.broken import Skipped, Tally, named
-from vitrail.data.dataset import Carved, Dataset, Retargeted, Subset, Targets, target_digest
+from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Subset, Targets, target_digest
 from vitrail.data.feeds import pack_file
 from vitrail.data.feeds.decode_blocks import decode_blocks, usable_cores
 from vitrail.data.feeds.dense import dense_bytes, pack_targets
@@ -131,7 +131,7 @@ def _images(
     options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
     if isinstance(dataset, Retargeted):
         return _images(dataset.whole, fit, tally=tally, whole=whole, **options)
-    if whole and dataset.array is None and isinstance(dataset, Carved):
+    if whole and dataset.array is None and isinstance(dataset, RandomSubset):
         return _selected(dataset, _images(dataset.whole, fit, tally=tally, whole=False, **options))
     tally = tally or Tally(len(dataset))
     path, array = pack_path(dataset, fit, folder), dataset.array
@@ -241,7 +241,7 @@ def _moved(dataset: Dataset, found: Packed) -> dict[str, Tensor]:
     }
 
 
-def _selected(part: Carved, whole: Packed) -> Packed:
+def _selected(part: RandomSubset, whole: Packed) -> Packed:
     """The images of a part, as rows of the images of its whole."""
     row_of, reasons = {number: row for row, number in enumerate(whole.ids.tolist())}, dict(whole.skipped)
     broken = {at: reasons[part.where(at)] for at, number in enumerate(part.indices) if number not in row_of}

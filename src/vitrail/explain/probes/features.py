@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.broken import Tally
-from vitrail.data.dataset import Carved, Dataset, Found, Splits, Subset
+from vitrail.data.dataset import Dataset, Found, RandomSubset, Splits, Subset
 from vitrail.data.feeds.choice import make_feed, open_images
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.feeds.pack_size import stored_as
@@ -77,8 +77,8 @@ def divide(source: Source, *, seed: int) -> Parts:
 
 def _of_whole(part: Dataset) -> Dataset:
     """A part of a part as a part of the whole, so that all parts are rows of one packed whole."""
-    if isinstance(part, Carved) and isinstance(part.whole, Carved):
-        return _of_whole(Carved(part.whole.whole, [part.whole.indices[index] for index in part.indices]))
+    if isinstance(part, RandomSubset) and isinstance(part.whole, RandomSubset):
+        return _of_whole(RandomSubset(part.whole.whole, [part.whole.indices[index] for index in part.indices]))
     return part
 
 
