@@ -10,6 +10,7 @@ from support import annotated
 from support.shipped import trained
 
 import vitrail
+from vitrail.cli import main
 from vitrail.packaged import samples
 from vitrail.report import Report
 
@@ -85,3 +86,13 @@ def test_doctor_is_titled_after_what_was_named(photos: Path) -> None:
 def test_doctor_draws_a_page_of_pictures(tmp_path: Path) -> None:
     vitrail.doctor(annotated.voc(tmp_path / "data"), preview=tmp_path / "preview.html")
     assert (tmp_path / "preview.html").read_text().count("<img") >= 6
+
+
+def test_a_bare_checkpoint_says_which_preprocessing_is_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitrail.create("vit_tiny_patch16", num_classes=2, image_size=32, depth=1)
+    Image.new("RGB", (32, 32)).save(tmp_path / "black.png")
+    file = vitrail.save(model, tmp_path / "model.safetensors")
+    assert main(["predict", str(file), str(tmp_path / "black.png")]) == 0
+    assert "assumed" in capsys.readouterr().err
