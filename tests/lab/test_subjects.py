@@ -5,8 +5,8 @@ from vitrail.lab.subjects import attention_inputs, natural_noise, packaged_vit, 
 
 def test_the_packaged_model_takes_its_pictures() -> None:
     model, images = packaged_vit(torch.device("cpu"))
-    assert model(images).shape == (10, 10)
-    assert abs(float(images.mean())) < 1
+    right = model(images).argmax(dim=1) == torch.arange(10)
+    assert right.sum() >= 6  # preprocessed as the model needs it; they are moved by some pixels
 
 
 def test_every_attention_layer_is_seen_once() -> None:

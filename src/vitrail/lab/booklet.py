@@ -104,7 +104,9 @@ def _judged(title: str, verdict: Verdict) -> list[Section]:
             "measured": show(check.found.value, check.unit),
             "95 % interval": interval_text(check.found, check),
             "must be": range_text(check),
-            "result": check.status if check.essential else f"{check.status} (limits the range)",
+            "result": check.status
+            if check.essential or check.status == "holds"
+            else f"{check.status} (limits the range)",
         }
         for check in verdict.checks
     ]

@@ -16,7 +16,6 @@ from vitrail.models.vit import ViT
 from vitrail.report import Group, Section
 
 _HIGH = 0.25  # cycles a patch: half of the highest frequency of a row
-_BANDS = 5
 _MODELS = {"random": "random weights", "trained": "packaged model"}
 
 
@@ -58,7 +57,8 @@ class LowPass(Experiment):
 
     def figures(self, results: Sequence[Results]) -> Sequence[Section]:
         """The gain by frequency, and the high frequencies by block."""
-        frequencies = [(index + 0.5) / _BANDS * 0.5 for index in range(_BANDS)]
+        count = len(results[0]["random"]["gain"])
+        frequencies = [(index + 1) / (2 * count) for index in range(count)]
         gains = [line(title, frequencies, results, name, "gain") for name, title in _MODELS.items()]
         text = "Amplitude of a plane wave after the attention matrix, by its frequency; means over layers and heads."
         charts: list[Section] = [chart("Gain of attention", gains, text, x="cycles a patch", y="gain")]
@@ -112,19 +112,17 @@ class LowPass(Experiment):
         return [_laplacian(alpha=-0.1)]
 
 
-def _wave_bands(side: int) -> tuple[Tensor, Tensor]:
-    """Plane waves on a grid, N K, and the band of each: the larger of both frequencies, in equal steps to 0.5."""
-    frequency = torch.fft.fftfreq(side).abs()
-    largest = torch.maximum(frequency[:, None], frequency[None]).flatten()  # K
-    waves = torch.fft.ifft2(torch.eye(side * side).reshape(-1, side, side)).flatten(1).T * side  # N K, of length 1
-    return waves, (largest * 2 * _BANDS).ceil().sub(1).clamp(0, _BANDS - 1).long()
-
-
 def _gain(matrices: Tensor) -> list[float]:
-    """The root mean square gain of plane waves by band, over matrices M N N; the constant is left out."""
-    waves, bands = _wave_bands(round(matrices.shape[-1] ** 0.5))
+    """The root mean square gain of plane waves over matrices M N N, by the larger of their two frequencies.
+
+    These are 1/side, 2/side ... 1/2 cycles a patch; the constant, whose gain is 1, is left out.
+    """
+    side = round(matrices.shape[-1] ** 0.5)
+    waves = torch.fft.ifft2(torch.eye(side * side).reshape(-1, side, side)).flatten(1).T * side  # N K, of length 1
+    steps = (torch.fft.fftfreq(side).abs() * side).round()
+    largest = torch.maximum(steps[:, None], steps[None]).flatten()  # K
     passed = (matrices.cpu().to(waves.dtype) @ waves).abs().square().sum(dim=1).mean(dim=0).sqrt()  # K
-    return [float(passed[1:][bands[1:] == band].mean()) for band in range(_BANDS)]
+    return [float(passed[largest == step].mean()) for step in range(1, side // 2 + 1)]
 
 
 def _high_share(tokens: Tensor) -> float:
