@@ -220,3 +220,8 @@ def test_mistakes_are_one_sentence(words: list[str], word: str, capsys: pytest.C
     message = capsys.readouterr().err
     assert word in message
     assert message.count("\n") == 1
+
+
+def test_bench_of_models_needs_names(capsys):
+    assert main(["bench", "train"]) == 2
+    assert "names" in capsys.readouterr().err

@@ -11,8 +11,8 @@ from vitrail.deploy.artefact.engine import Engine, TorchEngine
 from vitrail.deploy.artefact.opening import CHOICE, artefacts_in, open_engine
 from vitrail.deploy.bench import Bench, BenchConfig, Timed, bench, remember
 from vitrail.deploy.contenders import open_artefacts
-from vitrail.deploy.timing import Spread
 from vitrail.errors import ConfigError
+from vitrail.timing import Spread
 
 
 @pytest.mark.parametrize(("fixture", "kind"), [("shipped", "class"), ("shipped_numbers", "numbers")])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli.options import busy, show_report
+from vitrail.cli.options import busy, image_size, show_report
 from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,9 +42,17 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 def add_bench(verb: argparse.ArgumentParser) -> None:
     """The options of `bench`."""
     verb.add_argument(
-        "what", nargs="+", help="artefacts, folders of them, runs, checkpoints; compared with the last in float32"
+        "what", nargs="+",
+        help="artefacts, folders of them, runs, checkpoints; compared with the last in float32. Or `train` or `infer` "
+        "and names of models: the speed of a training step or a forward pass",
+    )  # fmt: skip
+    verb.add_argument(
+        "--batches", default="", help="batch sizes, separated by commas (default 1,16; 16 for `train` and `infer`)"
     )
-    verb.add_argument("--batches", default="1,16", help="batch sizes, separated by commas (default 1,16)")
+    verb.add_argument("--peers", action="store_true", help="with `train` and `infer`: also measure timm")
+    verb.add_argument("--precision", default="auto", help="with `train` and `infer`: auto, float32, bf16 or fp16")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="with `train` and `infer`: 384, or 224x160")
+    verb.add_argument("--device", help="with `train` and `infer`: cpu, cuda, cuda:1, mps")
     verb.add_argument(
         "--threads", default="", help="numbers of threads to try, separated by commas (default: all cores, and half)"
     )
@@ -120,7 +128,10 @@ def bench(options: argparse.Namespace) -> None:
     from vitrail.deploy.contenders import base_of, open_contenders  # noqa: PLC0415
     from vitrail.deploy.real_images import images_for_bench  # noqa: PLC0415
 
-    threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches, "--batches")
+    if options.what[0] in ("train", "infer"):
+        _bench_models(options)
+        return
+    threads, batches = _numbers(options.threads, "--threads"), _numbers(options.batches or "1,16", "--batches")
     config = BenchConfig(batches=batches, rounds=options.rounds)
     engines, folders = open_contenders(options.what, threads=threads, compiled=options.compile)
     name = base_of(engines)
@@ -132,6 +143,23 @@ def bench(options: argparse.Namespace) -> None:
     show_report(found.report(), options)
     for folder in folders:
         remember(found, folder)
+
+
+def _bench_models(options: argparse.Namespace) -> None:
+    """The speed of named models."""
+    from vitrail.profiling.model_speed import SpeedConfig, measure_speed  # noqa: PLC0415
+
+    mode, *names = options.what
+    if not names:
+        raise ConfigError(f"bench {mode} needs the names of models, such as vit_small_patch16")
+    for batch in _numbers(options.batches or "16", "--batches"):
+        config = SpeedConfig(
+            mode=mode, batch=batch, image_size=options.image_size, precision=options.precision, compile=options.compile,
+            rounds=options.rounds, peers=options.peers,
+        )  # fmt: skip
+        with busy(f"measuring {len(names)} models in turns"):
+            found = measure_speed(names, config, device=options.device)
+        show_report(found, options)
 
 
 def answers(

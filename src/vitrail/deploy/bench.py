@@ -17,9 +17,9 @@ from vitrail.config import Config, Count, Rate
 from vitrail.deploy.artefact.engine import Array, Engine, in_batches, part_of
 from vitrail.deploy.artefact.fingerprint import file_bytes
 from vitrail.deploy.artefact.opening import Choice, write_choice
-from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import ConfigError
 from vitrail.report import Facts, Report, Table, Text, Unit, Value
+from vitrail.timing import Spread, interleaved, machine, ratios
 
 
 @dataclass(frozen=True, kw_only=True)

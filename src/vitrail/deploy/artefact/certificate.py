@@ -22,11 +22,11 @@ from vitrail.deploy.artefact.fingerprint import file_bytes
 from vitrail.deploy.artefact.opening import CERTIFICATE
 from vitrail.deploy.artefact.trial import KEY as TRIAL
 from vitrail.deploy.artefact.trial import Trial, trial_of
-from vitrail.deploy.timing import Spread, interleaved, machine, ratios
 from vitrail.errors import DataError
 from vitrail.files import write_atomically
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 from vitrail.strict_json import to_json
+from vitrail.timing import Spread, interleaved, machine, ratios
 
 CLOSE = 0.5  # percent of the images that int8 may answer differently
 

@@ -1,4 +1,4 @@
-from vitrail.deploy.timing import Spread, interleaved, machine, ratios
+from vitrail.timing import Spread, interleaved, machine, ratios
 
 
 def test_spread_is_the_middle_half():

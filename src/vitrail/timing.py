@@ -59,6 +59,19 @@ def ratios(taken: Mapping[str, list[float]], base: str) -> dict[str, Spread]:
     }
 
 
+def synchronised(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The same, which ends when its work on the device has ended."""
+    if device.type != "cuda":
+        return run
+
+    def whole() -> object:
+        found = run()
+        torch.cuda.synchronize(device)
+        return found
+
+    return whole
+
+
 def machine() -> str:
     """Processor, cores and versions, for reports."""
     name = platform.machine()
