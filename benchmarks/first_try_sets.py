@@ -323,6 +323,8 @@ def build(name: str, packages: Path, out: Path) -> dict[str, int]:
         for sample in told.read(packages):
             part = sample.part if sample.group is None else _part_of(sample.group)
             samples[sample.label, part].append(sample)
+        for label in {label for label, part in samples if part} - {label for label, part in samples if part == "test"}:
+            samples.pop((label, "train"))  # nothing to test it with
         for (label, part), group in sorted(samples.items(), key=str):
             draw.shuffle(group)
             tested = round(TEST_SHARE * len(group[: told.limit])) if part is None else 0

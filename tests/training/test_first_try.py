@@ -11,15 +11,21 @@ from vitrail.errors import HeadNotice
 from vitrail.packaged import PHOTOS
 from vitrail.training import first_try as table
 from vitrail.training.first_model import Sampled
-from vitrail.training.first_try import SETTINGS, Cell, first_try, first_try_for, measured
+from vitrail.training.first_try import SETTINGS, Cell, Measured, first_try, first_try_for, measured
 from vitrail.training.plan import make_plan
 
-TUNED = {"tune-late": (0.85, 600), "tune-packaged": (0.8, 300)}
+TUNED = {"tune-late": Measured(0.85, 0.81, 600), "tune-packaged": Measured(0.8, 0.9, 300)}
 CELLS = (
-    Cell(300, 4, 100, grey=False, results={"probe-photos": (0.90, 10), "tune-packaged": (0.88, 60)}),
-    Cell(3000, 2, 300, grey=True, results={"probe-photos": (0.79, 60), **TUNED}),
-    Cell(2000, 10, 28, grey=True, results={"probe-photos": (0.94, 60), "tune-packaged": (0.98, 200)}),
-)
+    Cell(
+        "roads", 300, 4, 100, grey=False,
+        results={"probe-photos": Measured(0.90, 0.90, 10), "tune-packaged": Measured(0.88, 0.95, 60)},
+    ),
+    Cell("solar", 3000, 2, 300, grey=True, results={"probe-photos": Measured(0.79, 0.83, 60), **TUNED}),
+    Cell(
+        "digits", 2000, 10, 28, grey=True,
+        results={"probe-photos": Measured(0.94, 0.95, 60), "tune-packaged": Measured(0.98, 0.93, 200)},
+    ),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -31,7 +37,19 @@ def test_the_table_of_the_package_has_known_settings_and_possible_numbers() -> N
     for cell in measured():
         assert cell.results.keys() <= SETTINGS.keys()
         assert cell.images > 0
-        assert all(0 < accuracy <= 1 and seconds > 0 for accuracy, seconds in cell.results.values())
+        assert all(min(row) > 0 and max(row.validation, row.test) <= 1 for row in cell.results.values())
+
+
+def test_the_table_of_the_package_gives_every_size_of_images_weights_to_start_from() -> None:
+    for side in (20, 60, 100, 300, 2000):
+        for images in (20, 500, 20_000):
+            assert first_try(images, 2, Sampled(side, side, grey=False), cells=measured()).setting.start
+
+
+def test_a_set_can_be_left_out_of_what_decides_about_it() -> None:
+    like = Sampled(28, 28, grey=True)
+    assert first_try(2000, 10, like, cells=CELLS).name == "tune-packaged"
+    assert first_try(2000, 10, like, cells=CELLS[:1]).name == "probe-photos"
 
 
 @pytest.mark.usefixtures("cells")
@@ -51,6 +69,13 @@ def test_what_takes_too_long_on_a_cpu_is_left_to_a_gpu() -> None:
     like, many = Sampled(280, 280, grey=True), 20_000
     assert first_try(many, 2, like, on_cpu=True).setting is SETTINGS["probe-photos"]
     assert first_try(many, 2, like, on_cpu=False).setting is SETTINGS["tune-late"]
+
+
+@pytest.mark.usefixtures("cells")
+def test_whoever_names_epochs_gets_what_trains_for_epochs() -> None:
+    seen, data = Sampled(100, 100, grey=False), photos(40)
+    chosen = [first_try_for(data, seen, changes) for changes in ({}, {"seed": 3}, {"epochs": 3}, {"optimiser.lr": 0.1})]
+    assert [one is not None and one.name for one in chosen] == ["probe-photos"] * 2 + ["tune-packaged"] * 2
 
 
 @pytest.mark.usefixtures("cells")

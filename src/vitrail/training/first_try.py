@@ -1,12 +1,13 @@
 """What a run does where nothing is named: the setting that did best on measured sets like the data at hand.
 
 `first_try.json` has a cell for each set that `benchmarks/first_try.py` measured: how many images and classes, their
-size and colour, and the accuracy and seconds (two cores of a CPU) of every setting.
+size and colour, and the accuracy and seconds (two cores of a CPU) of every setting. Validation accuracy decides;
+test accuracy is only said.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -22,6 +23,11 @@ from vitrail.training.first_model import Sampled
 _NEAR = 4  # measured sets that the expected accuracy is taken from
 _PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
 _UNKNOWN = -0.1  # the accuracy below the best that is assumed of a setting that was not measured on a set
+# What a probe, which is fitted at once, has no use for.
+_OF_TRAINING = {
+    "accumulate", "augment", "early_stop", "ema", "epochs", "eval_every", "mix", "optimiser", "sampling", "save_steps",
+    "schedule",
+}  # fmt: skip
 _LEAST, _MOST = 16, 256  # pixels: images outside of this are like those at its ends
 
 
@@ -49,15 +55,24 @@ SETTINGS = {
 }
 
 
+class Measured(NamedTuple):
+    """Accuracy on validation and on test images, and seconds on two cores of a CPU."""
+
+    validation: float
+    test: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Cell:
-    """A set that was measured: what it is like, and accuracy and seconds by setting."""
+    """A set that was measured: what it is like, and results by setting."""
 
+    name: str
     images: int
     classes: int
     pixels: int
     grey: bool
-    results: Mapping[str, tuple[float, float]]
+    results: Mapping[str, Measured]
 
     def distance(self, other: "Cell") -> float:
         """How unlike two sets are: doublings of the image size and, for half as much, of the number of images."""
@@ -67,8 +82,9 @@ class Cell:
 
 
 class FirstTry(NamedTuple):
-    """What is done, and a sentence about it."""
+    """The name of a setting, what it does, and a sentence about it."""
 
+    name: str
     setting: Setting
     note: str
 
@@ -79,24 +95,31 @@ def measured() -> tuple[Cell, ...]:
     text = resources.files("vitrail.training").joinpath("first_try.json").read_text()
     cells = json.loads(text)["cells"]
     return tuple(
-        Cell(**{**cell, "results": {name: tuple(pair) for name, pair in cell["results"].items()}}) for cell in cells
+        Cell(**{**cell, "results": {name: Measured(*row) for name, row in cell["results"].items()}}) for cell in cells
     )
 
 
-def first_try(images: int, classes: int, seen: Sampled, *, on_cpu: bool = True) -> FirstTry:
-    """The setting with the least regret on measured sets, near ones counting most, that ends in time on a CPU."""
-    here = Cell(images, classes, max(seen.height, seen.width), seen.grey, {})
-    cells = sorted(measured(), key=here.distance)
-    best = max(_known(cells), key=lambda name: _merit(name, here, cells, on_cpu=on_cpu))
+def first_try(
+    images: int, classes: int, seen: Sampled, *, on_cpu: bool = True, fitted: bool = True,
+    cells: Sequence[Cell] | None = None,
+) -> FirstTry:  # fmt: skip
+    """The setting with the least regret on measured sets, near ones counting most, that ends in time on a CPU.
+
+    Without `fitted`, only those that train for epochs.
+    """
+    here = Cell("", images, classes, max(seen.height, seen.width), seen.grey, {})
+    cells = sorted(measured() if cells is None else cells, key=here.distance)
+    known = [name for name in _known(cells) if fitted or "probe" not in SETTINGS[name].changes]
+    best = max(known, key=lambda name: _merit(name, here, cells, on_cpu=on_cpu))
     near = [cell for cell in cells if best in cell.results][:_NEAR]
-    shares = [cell.results[best][0] for cell in near]
+    shares = [cell.results[best].test for cell in near]
     setting, seconds = SETTINGS[best], _seconds(best, here, near)
     note = (
         f"no model was named: {setting.about}, which did best on measured sets like this one (test accuracy "
         f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % on {len(near)} of them; about {_minutes(seconds)} on "
         "two cores of a CPU). docs/first-try.md says how else; --model and --from override it"
     )
-    return FirstTry(setting, note)
+    return FirstTry(best, setting, note)
 
 
 def first_try_for(
@@ -109,7 +132,8 @@ def first_try_for(
     )
     if not free or len(targets) != 1 or not seen.height or not measured():
         return None
-    return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu")
+    fitted = not _OF_TRAINING & {key.split(".")[0] for key in changes}
+    return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu", fitted=fitted)
 
 
 def _minutes(seconds: float) -> str:
@@ -133,9 +157,9 @@ def _below(name: str, cell: Cell) -> float:
     """How far a setting is below the best of a set; a guess where it was not measured."""
     if name not in cell.results:
         return _UNKNOWN
-    return cell.results[name][0] - max(accuracy for accuracy, _ in cell.results.values())
+    return cell.results[name].validation - max(each.validation for each in cell.results.values())
 
 
 def _seconds(name: str, here: Cell, near: list[Cell]) -> float:
     """The seconds that a setting takes, in proportion to the number of images."""
-    return max(5.0, sum(cell.results[name][1] / cell.images for cell in near) / len(near) * here.images)
+    return max(5.0, sum(cell.results[name].seconds / cell.images for cell in near) / len(near) * here.images)

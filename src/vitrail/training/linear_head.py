@@ -6,6 +6,7 @@ minimises the loss of the task on them, plus a penalty of its squared weights, w
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
 from vitrail.files import digest, write_tensors
+from vitrail.layers.fuse import fuse
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.files import read
 from vitrail.runs.evaluate import numbers
@@ -25,7 +27,8 @@ from vitrail.tasks.task import Task
 from vitrail.training.loop import Loop
 
 PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of the squared weights of standardised features
-_FOLDS, _STEPS, _BATCH = 3, 100, 64
+_FOLDS, _STEPS = 3, 100
+_BATCH = {"cpu": 16}  # the maps of so many images stay in the caches of a CPU; 64 elsewhere
 _FIELD = "target."  # names of targets in the cache begin so
 
 
@@ -80,11 +83,12 @@ def read_features(
     file = cache_folder() / "features" / f"{_fingerprint(model, images)}.safetensors"
     if (stored := _cached(file)) is not None:
         return stored
-    model.eval()
-    feed = make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=device)
+    model = fuse(deepcopy(model).eval())
+    feed = make_feed(images, batch_size=_BATCH.get(device.type, 64), seed=0, shuffle=False, device=device)
     vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
     for batch in feed.epoch(0):
-        vectors.append(model.pooled(model.features(prepare(batch.images))).float().cpu())
+        inputs = prepare(batch.images).contiguous(memory_format=torch.channels_last)
+        vectors.append(model.pooled(model.features(inputs)).float().cpu())
         for name, values in batch.targets.items():
             targets.setdefault(name, []).append(values.cpu())
     known = Known(torch.cat(vectors), {name: torch.cat(values) for name, values in targets.items()})
