@@ -44,7 +44,7 @@ class AttentionMatrix(Experiment):
     falsifier = "A row that does not sum to 1, an error of permutation above 1e-5, or an exponent off by 0.05."
     quick = AttentionMatrixSettings()
     full = AttentionMatrixSettings(tokens=197, dim=768, num_heads=12, pairs=1_000_000)
-    seconds = 0.5
+    seconds = 0.35
 
     def measure(self, settings: AttentionMatrixSettings, *, seed: int, device: torch.device) -> Results:
         """Errors of rows and permutations, and variances of logits."""

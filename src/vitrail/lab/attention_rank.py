@@ -35,7 +35,7 @@ class AttentionRank(Experiment):
     falsifier = "The numerical rank exceeds the width of the head, or the effective rank is above half of n."
     quick = AttentionRankSettings()
     full = AttentionRankSettings(tokens=196, widths=(1, 2, 4, 8, 16, 32, 64), matrices=64)
-    seconds = 0.5
+    seconds = 0.25
 
     def measure(self, settings: AttentionRankSettings, *, seed: int, device: torch.device) -> Results:
         """Ranks by width, and the effective rank by layer of the packaged model."""

@@ -39,7 +39,7 @@ class DiagonalQuery(Experiment):
     falsifier = "The diagonal gets half or less, or codes do not help to tell the two arrangements apart."
     quick = DiagonalQuerySettings()
     full = DiagonalQuerySettings(pictures=100_000)
-    seconds = 0.1
+    seconds = 0.01
 
     def measure(self, settings: DiagonalQuerySettings, *, seed: int, device: torch.device) -> Results:
         """The attention on the diagonal by the length of the query, and how often the output tells the arrangement."""

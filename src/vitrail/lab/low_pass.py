@@ -38,12 +38,12 @@ class LowPass(Experiment):
     source = f"{PRINCIPLES}; The Role of Residual Connections in Signal Propagation"
     prediction = (
         "Attention matrices pass constants and damp high frequencies; the share of high frequencies in the residual "
-        "stream falls from the first block to the last, in a random and in a trained model."
+        "stream falls from the first block to the last, in a random and a trained model, and so does their amplitude."
     )
     falsifier = "Attention passes high frequencies, or their share in the stream of a random model does not fall."
     quick = LowPassSettings()
     full = LowPassSettings(dim=768, num_heads=12, depth=24, images=64)
-    seconds = 2
+    seconds = 0.8
 
     def measure(self, settings: LowPassSettings, *, seed: int, device: torch.device) -> Results:
         """Gains and spectra of both models."""

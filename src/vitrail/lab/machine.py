@@ -8,7 +8,7 @@ import torch
 
 from vitrail import __version__
 
-REFERENCE = 0.0215  # seconds that `speed_probe` takes on the machine of docs/lab.md
+REFERENCE = 0.0216  # seconds that `speed_probe` takes on the machine of docs/lab.md
 
 
 def hardware(device: torch.device) -> str:

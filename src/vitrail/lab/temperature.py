@@ -44,7 +44,7 @@ class Temperature(Experiment):
     falsifier = "Rows stay mixed at the smallest temperature or uneven at the largest, or entropy falls somewhere."
     quick = TemperatureSettings()
     full = TemperatureSettings(tokens=197, dim=768, num_heads=12, decades=6)
-    seconds = 0.2
+    seconds = 0.05
 
     def measure(self, settings: TemperatureSettings, *, seed: int, device: torch.device) -> Results:
         """Entropy, largest weight and distance from uniform by temperature; and the same with every token doubled."""
