@@ -32,10 +32,12 @@ class OptimiserConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Config):
-    """Linear warm-up, then half a cosine down to `final` of the rate."""
+    """Linear warm-up, then down to `final` of the rate: half a cosine, or "poly", (1 - progress)^`power`."""
 
     warmup_epochs: NotNegative = 5.0
     final: Rate = 0.01
+    shape: Literal["cosine", "poly"] = "cosine"
+    power: Positive = 0.9  # of "poly"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,22 @@ def test_cross_entropy_is_torchs(weights):
     )
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, dice, lovasz])
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)])
+def test_the_hardest_pixels_alone(weights):
+    logits, mask = made()
+    each = F.cross_entropy(logits, mask, weights, ignore_index=255, reduction="none").flatten()
+    worst = each.argsort(descending=True)[:10]  # a quarter of 40
+    weight = torch.ones(10) if weights is None else weights[mask.flatten()[worst]]
+    expected = each[worst].sum() / weight.sum()
+    torch.testing.assert_close(cross_entropy(logits, mask, weights, hardest=0.25), expected)
+    torch.testing.assert_close(cross_entropy(logits, mask, weights, hardest=1.0), cross_entropy(logits, mask, weights))
+
+
+def hardest(logits, mask):
+    return cross_entropy(logits, mask, hardest=0.9)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, hardest, dice, lovasz])
 def test_ignored_pixels_do_not_count(loss):
     logits, mask = made()
     logits.requires_grad_()
@@ -43,7 +58,7 @@ def test_ignored_pixels_do_not_count(loss):
     torch.testing.assert_close(loss(changed, mask), before.detach())
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, dice, lovasz])
+@pytest.mark.parametrize("loss", [cross_entropy, hardest, dice, lovasz])
 def test_the_truth_costs_nothing_and_no_truth_neither(loss):
     _, mask = made()
     assert loss(perfect(mask), mask).item() == pytest.approx(0, abs=1e-9)

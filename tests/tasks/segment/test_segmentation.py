@@ -11,12 +11,18 @@ from support.registered import tiny
 
 from vitrail.data.dataset import Batch
 from vitrail.data.targets.mask_target import MaskTarget
-from vitrail.models.heads import EomtConfig, LinearSegmenterConfig, SegFormerConfig, SetrConfig
+from vitrail.models.heads import EomtConfig, LinearSegmenterConfig, SegFormerConfig, SetrConfig, UNetConfig
 from vitrail.tasks.segment import Segment, SegmentConfig
 from vitrail.training.run import train
 
 SCHEMA = {"mask": MaskTarget(classes=("sky", "road", "car"))}
-HEADS = [LinearSegmenterConfig(), SetrConfig(dim=8, decoder="naive"), SetrConfig(dim=8), SegFormerConfig(dim=8)]
+HEADS = [
+    LinearSegmenterConfig(),
+    SetrConfig(dim=8, decoder="naive"),
+    SetrConfig(dim=8),
+    UNetConfig(widths=(8, 8), detail=4),
+    SegFormerConfig(dim=8),
+]
 
 
 def task_of(head: Any = HEADS[-1], name: str = "vit_tiny_patch16", **options: Any) -> Segment:
@@ -32,7 +38,7 @@ def batch_of(task: Segment, count: int = 2) -> Batch:
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16", "resnet18", "pvt_v2_b0"])
-@pytest.mark.parametrize("head", HEADS, ids=["linear", "naive", "pup", "segformer"])
+@pytest.mark.parametrize("head", HEADS, ids=["linear", "naive", "pup", "unet", "segformer"])
 def test_every_parameter_of_the_head_learns(head: Any, name: str) -> None:
     task = task_of(head, name, dice=1.0, lovasz=0.5)
     losses = task.train()(batch_of(task))
@@ -45,6 +51,21 @@ def test_every_parameter_of_the_head_learns(head: Any, name: str) -> None:
         )
     )
     assert [name for name, one in task.head.named_parameters() if one.grad is None] == []
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16", "resnet18"])
+def test_an_auxiliary_head_is_for_training_alone(name: str) -> None:
+    task = task_of(name=name, auxiliary=0.4, ohem=0.25)
+    losses = task.train()(batch_of(task))
+    losses["loss"].backward()
+    assert losses.keys() == {"loss", "cross_entropy", "auxiliary_loss"}
+    total = losses["cross_entropy"].item() + 0.4 * losses["auxiliary_loss"].item()
+    assert losses["loss"].item() == pytest.approx(total)
+    assert [name for name, one in task.named_parameters() if one.grad is None and "backbone" not in name] == []
+    images = batch_of(task).images
+    with_it = task.eval().outputs(images)
+    task.auxiliary = None
+    assert torch.equal(task.outputs(images)["confidence"], with_it["confidence"])
 
 
 def test_queries_learn_from_sets() -> None:

@@ -36,3 +36,11 @@ def test_a_warm_up_longer_than_the_run_takes_half_of_it() -> None:
     assert schedule.warmup == 5
     assert schedule(4) == 1.0
     assert schedule(9) == pytest.approx(0.01)
+
+
+def test_a_polynomial_by_hand() -> None:
+    config = ScheduleConfig(warmup_epochs=1, final=0.1, shape="poly", power=2.0)
+    schedule = Schedule.of(config, epochs=5, steps=2)
+    assert [schedule(step) for step in (0, 1, 5, 9)] == pytest.approx([0.5, 1.0, 0.1 + 0.9 * 0.25, 0.1])
+    straight = Schedule.of(ScheduleConfig(warmup_epochs=0, final=0.0, shape="poly", power=1.0), epochs=1, steps=4)
+    assert [straight(step) for step in range(4)] == pytest.approx([0.75, 0.5, 0.25, 0.0])

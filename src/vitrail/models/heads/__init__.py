@@ -15,3 +15,4 @@ from vitrail.models.heads.segmenter import LinearSegmenterConfig as LinearSegmen
 from vitrail.models.heads.segmenter import Segmenter as Segmenter
 from vitrail.models.heads.segmenter import SegmenterConfig as SegmenterConfig
 from vitrail.models.heads.segmenter import SetrConfig as SetrConfig
+from vitrail.models.heads.unet import UNetConfig as UNetConfig

@@ -7,13 +7,18 @@ from torch import Tensor
 from vitrail.data.targets.mask_target import IGNORE
 
 
-def cross_entropy(logits: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
-    """B K H W, B H W int64 -> the mean over pixels, weighted by class; 0 where all pixels are ignored."""
-    loss = F.cross_entropy(logits, mask, weights, ignore_index=IGNORE, reduction="sum")
+def cross_entropy(logits: Tensor, mask: Tensor, weights: Tensor | None = None, *, hardest: float = 1.0) -> Tensor:
+    """B K H W, B H W int64 -> the mean over pixels, weighted by class; 0 where all pixels are ignored.
+
+    `hardest` is the share of the pixels that count, those with the largest loss (arXiv:1605.06885).
+    """
+    loss = F.cross_entropy(logits, mask, weights, ignore_index=IGNORE, reduction="none")
     known = mask != IGNORE
-    if weights is None:
-        return loss / known.sum().clamp(min=1)
-    return loss / (weights[mask.masked_fill(~known, 0)] * known).sum().clamp(min=1e-6)
+    each = known.to(loss) if weights is None else weights[mask.masked_fill(~known, 0)] * known
+    if hardest < 1:
+        least = loss.detach().flatten().topk(max(int(hardest * loss.numel()), 1), sorted=False).values.min()
+        each = each * (loss.detach() >= least)
+    return (loss * (each > 0)).sum() / each.sum().clamp(min=1e-6)
 
 
 def dice(logits: Tensor, mask: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ METRICS = {
     "cross_entropy": Metric("cross-entropy", "", higher=False, curve_only=True),
     "dice_loss": Metric("Dice loss", "", higher=False, curve_only=True),
     "lovasz_loss": Metric("Lovasz loss", "", higher=False, curve_only=True),
+    "auxiliary_loss": Metric("auxiliary cross-entropy", "", higher=False, curve_only=True),
 }
 _WORST = "The images with the most wrong pixels: the true classes, those that were found, and in red the wrong pixels."
 _WRONG = (225, 40, 40)

@@ -1,20 +1,21 @@
 """Segmentation: a backbone and a head that gives each pixel a class."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from vitrail.config import NotNegative, Rate
+from vitrail.config import NotNegative, Range, Rate
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.mask_target import IGNORE, MaskTarget
 from vitrail.layers.boxes import inverse_sigmoid, precise
+from vitrail.layers.conv import ConvNorm
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads.eomt import Eomt, EomtConfig
 from vitrail.models.heads.segformer import SegFormerConfig
@@ -30,6 +31,7 @@ from vitrail.tasks.segment.mask_set_loss import mask_set_loss
 from vitrail.tasks.segment.windows import in_windows
 from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, distance, require_finite
 
+T = TypeVar("T")
 _SAMPLED = 200  # masks that class weights are counted on
 _SAME = 0.99  # the share of pixels that must have the same class in the same answer
 
@@ -39,19 +41,28 @@ class SegmentConfig(DenseConfig, kind="segment"):
     """A class for each pixel, by `head`.
 
     `balance` weights the cross-entropy by the frequency of classes to the power of -`balance`: 0 is no weighting, 1
-    gives all classes the same weight. `dice` and `lovasz` are the weights of these losses beside it. A head with
-    queries learns from its own loss of sets, which none of these changes.
+    gives all classes the same weight. `ohem` is the share of the pixels that it counts, those with the largest loss
+    (online hard example mining, arXiv:1604.03540). `dice` and `lovasz` are the weights of these losses beside it,
+    `auxiliary` is that of the cross-entropy of a small convolutional head on the last level but one, for training
+    alone (arXiv:1612.01105). A head with queries learns from its own loss of sets, which none of these changes.
     """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("mask",)
     head: SegmenterConfig = SegFormerConfig()
     balance: Rate = 0.0
+    ohem: Annotated[float, Range(0.0, 1.0, open=True)] = 1.0
     dice: NotNegative = 0.0
     lovasz: NotNegative = 0.0
+    auxiliary: NotNegative = 0.0
 
     def build(self, backbone: Backbone | None, schema: Schema) -> "Segment":
         """The task of the schema's masks."""
         return Segment(self, schema, backbone)
+
+
+def _second(levels: Sequence[T]) -> T:
+    """The last level but one, or the only one."""
+    return levels[max(len(levels) - 2, 0)]
 
 
 class Segment(Task):
@@ -78,6 +89,7 @@ class Segment(Task):
         self.register_buffer("weights", torch.ones(len(self.classes)), persistent=False)
         if backbone is not None:
             self.head = config.head.build(backbone, len(self.classes))
+            self.auxiliary = self._auxiliary_head(backbone)
 
     # Learning
 
@@ -98,14 +110,32 @@ class Segment(Task):
         mask = batch.targets[self.field].long()
         if isinstance(self.head, Eomt):
             return {"loss": mask_set_loss(self.head.layers(self.backbone, batch.images), mask)}
-        logits = resized(precise(self.head(self.head.read(self.backbone, batch.images))), mask.shape[1:])
-        parts = {"cross_entropy": cross_entropy(logits, mask, self.weights if self.config.balance else None)}
+        features = self.head.read(self.backbone, batch.images)
+        logits = resized(precise(self.head(features)), mask.shape[1:])
+        parts = {"cross_entropy": self._cross_entropy(logits, mask)}
         total = parts["cross_entropy"]
+        if self.auxiliary is not None:
+            coarse = resized(precise(self.auxiliary(_second(features.pyramid))), mask.shape[1:])
+            parts["auxiliary_loss"] = self._cross_entropy(coarse, mask)
+            total = total + self.config.auxiliary * parts["auxiliary_loss"]
         for name, weight, of in (("dice", self.config.dice, dice), ("lovasz", self.config.lovasz, lovasz)):
             if weight:
                 parts[f"{name}_loss"] = of(logits, mask)
                 total = total + weight * parts[f"{name}_loss"]
         return {"loss": total} | {name: value.detach() for name, value in parts.items()}
+
+    def _cross_entropy(self, logits: Tensor, mask: Tensor) -> Tensor:
+        weights = self.weights if self.config.balance else None
+        return cross_entropy(logits, mask, weights, hardest=self.config.ohem)
+
+    def _auxiliary_head(self, backbone: Backbone) -> nn.Module | None:
+        """A convolution and a classifier for the last level but one; None without that loss."""
+        if not self.config.auxiliary or isinstance(self.config.head, EomtConfig):
+            return None
+        width = _second(backbone.config.level_dims)
+        dim = max(width // 4, 16)
+        convolution = ConvNorm(width, dim, 3, activation=nn.ReLU())
+        return nn.Sequential(convolution, nn.Dropout2d(0.1), nn.Conv2d(dim, len(self.classes), 1))
 
     def logits(self, images: Tensor) -> Tensor:
         """Class logits at the size of the images: B C H W -> B K H W; in windows where a model takes one size."""

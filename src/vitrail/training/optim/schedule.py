@@ -1,4 +1,4 @@
-"""The learning rate over a run: linear warm-up, then half a cosine (arXiv:1608.03983), set anew at each step."""
+"""The learning rate over a run: linear warm-up, then half a cosine (arXiv:1608.03983) or a polynomial, by step."""
 
 import math
 from dataclasses import dataclass
@@ -13,12 +13,15 @@ class Schedule:
     total: int
     warmup: int
     final: float
+    power: float | None = None  # of a polynomial; None for half a cosine
 
     @classmethod
     def of(cls, config: ScheduleConfig, *, epochs: int, steps: int) -> "Schedule":
         """The schedule for so many epochs of so many steps; the warm-up takes at most half of them."""
         total = epochs * steps
-        return cls(total=total, warmup=min(round(config.warmup_epochs * steps), total // 2), final=config.final)
+        warmup = min(round(config.warmup_epochs * steps), total // 2)
+        power = config.power if config.shape == "poly" else None
+        return cls(total=total, warmup=warmup, final=config.final, power=power)
 
     def __call__(self, step: int) -> float:
         """The factor for a step, counted from 0."""
@@ -26,4 +29,5 @@ class Schedule:
         if done <= self.warmup:
             return done / self.warmup
         progress = min((done - self.warmup) / max(self.total - self.warmup, 1), 1.0)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
+        left = (1 + math.cos(math.pi * progress)) / 2 if self.power is None else (1 - progress) ** self.power
+        return self.final + (1 - self.final) * left
