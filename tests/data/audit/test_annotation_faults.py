@@ -21,16 +21,20 @@ def test_nothing_is_shown_of_healthy_annotations():
     assert advice == []
 
 
-def test_each_kind_is_counted_and_shown():
+def test_each_kind_is_counted_and_all_are_shown():
     many = tuple(Finding("a.txt", f"line {number}", "one kind", "wrong") for number in range(200))
-    advice = []
-    counts, rows = fault_sections(
-        Findings((*many, Finding("b.txt", "", "other", "odd", serious=False)), 5000), [], advice
-    )
-    assert [row["count"] for row in counts.rows] == [200, 1]
-    assert rows.rows[-1]["file"] == "b.txt"
-    assert len(rows.rows) == 26
-    assert "200 of 5,000; training would stop" in advice[0]
+    odd, advice = Finding("b.txt", "", "other", "odd", serious=False), []
+    counts, rows = fault_sections(Findings((*many, odd), 5000), [("c.png", "too small")], advice)
+    assert [row["count"] for row in counts.rows] == [200, 1, 1]
+    assert [row["file"] for row in rows.rows[-2:]] == ["b.txt", "c.png"]
+    assert (rows.title, len(rows.rows)) == ("Faults", 202)
+    assert "200 of 5,000; training would stop" in advice[1]
+
+
+def test_a_very_long_list_is_cut():
+    many = tuple(Finding("a.txt", f"line {number}", "one kind", "wrong") for number in range(3000))
+    _, rows = fault_sections(Findings(many, 5000), [], [])
+    assert (rows.title, len(rows.rows)) == ("Faults, the first 1000 of each kind", 1000)
 
 
 CASES = {
@@ -81,7 +85,7 @@ def test_masks_of_another_size_and_with_unknown_values(tmp_path):
     pixels[0, 0] = 9
     Image.fromarray(pixels).save(tmp_path / "masks" / "4.png")
     text, advice = look(tmp_path)
-    for words in ("masks/3.png", "6 x 5", "masks/4.png", "values 9", "Pixels per class"):
+    for words in ("masks/3.png", "6 x 5", "masks/4.png", "value 9", "Pixels per class"):
         assert words in text
     assert "2 of 8; training would stop" in advice
 

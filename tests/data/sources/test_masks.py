@@ -82,6 +82,28 @@ def test_camvid_is_known_by_its_folders_and_values(tmp_path):
     assert value_counts(found.train) == [*range(11), 255]
 
 
+def test_a_stray_value_does_not_hide_camvid(tmp_path):
+    for split, count in (("train", 6), ("val", 2)):
+        (tmp_path / f"{split}annot").mkdir()
+        for number in range(count):
+            picture(tmp_path / split / f"{number}.png")
+            pixels = np.arange(SIZE[0] * SIZE[1], dtype=np.int64).reshape(SIZE[::-1]) % 12
+            pixels[0, 0] = 77 if (split, number) == ("train", 4) else 0
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"{split}annot" / f"{number}.png")
+    found = find(tmp_path)
+    assert len(found.train.schema["mask"].classes) == 11
+    (fault,) = found.findings.items
+    assert "4.png" in fault.file
+    assert "77" in fault.problem
+
+
+def test_values_that_may_be_mistakes_are_named(tmp_path):
+    broken(masks(tmp_path, count=8), 3, np.full(SIZE[::-1], 77, np.uint8))
+    note = next(note for note in find(tmp_path).notes if "numbered by value" in note)
+    assert "77 is in" in note
+    assert "3.png alone" in note
+
+
 def broken(root, number, pixels):
     """Replaces a mask."""
     Image.fromarray(pixels).save(root / "masks" / f"{number}.png")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from vitrail.data.findings import Findings
 from vitrail.report import Section, Table, Value
 
-_SHOWN = 50  # rows of the table
+_SHOWN = 1000  # rows of the table
 
 
 def fault_sections(findings: Findings, misfits: Sequence[tuple[str, str]], advice: list[str]) -> list[Section]:
-    """How often each fault occurs, and the first of each kind; `misfits` are images and what is wrong with a target.
+    """How often each fault occurs, and each of them up to a limit; `misfits` are images and what is wrong with them.
 
     Nothing if all is well.
     """
@@ -34,7 +34,9 @@ def fault_sections(findings: Findings, misfits: Sequence[tuple[str, str]], advic
         for item in items[:each]
     ]
     rows += [{"file": where, "where": "", "problem": problem} for where, problem in misfits[:each]]
+    columns = ("file", "where", "problem") if any(row["where"] for row in rows) else ("file", "problem")
+    title = "Faults" if len(rows) == len(findings.items) + len(misfits) else f"Faults, the first {each} of each kind"
     return [
         Table("Faults of annotations", {"fault": "", "count": ""}, tuple(counts)),
-        Table("Faults, the first of each kind", dict.fromkeys(("file", "where", "problem"), ""), tuple(rows)),
+        Table(title, dict.fromkeys(columns, ""), tuple(rows)),
     ]

@@ -85,7 +85,7 @@ def _read(path: Path) -> _Split:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        at = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        at = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{path}{at}: not valid JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(data, dict) or not all(isinstance(data.get(key), list) for key in _KEYS):
         raise DataError(f"{path} is not a COCO file: it must have lists of {', '.join(_KEYS)}")

@@ -1,5 +1,6 @@
 """Images with a mask each: PNG files of class numbers, with or without a palette."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ MASKS = Names(
     folder_ending="annot",
     lists="ImageSets/Segmentation",
 )
+_MOST = 0.75  # of the masks
 _CAMVID = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
 )  # fmt: skip
@@ -80,12 +82,37 @@ def _class_names(root: Path, facts: Mapping[Pair, MaskFacts], pairs: Pairs) -> t
         ignored = [line for line in lines if line.lower() in VOID]
         skipped = f"; {listed(ignored)} is ignored" if ignored else ""
         return lines, f"Class names are from {file.relative_to(root)}{skipped}."
-    if max(values, default=0) == len(_CAMVID) - 1 and any("annot" in Path(pair.other).parts[0] for pair in facts):
+    if _is_camvid(facts):
         return _CAMVID, "These are the folders and the 12 values of CamVid: its class names are used, 11 is ignored."
     if values == {0, IGNORE}:
         return None, "Masks have the values 0 and 255 only: background and foreground."
     hint = f"a file {NAME_FILES[0]} can name them, one a line"
-    return None, f"Classes are numbered by value, {IGNORE} is ignored; {hint}."
+    return None, f"Classes are numbered by value, {IGNORE} is ignored; {hint}.{_gaps(root, facts)}"
+
+
+def _is_camvid(facts: Mapping[Pair, MaskFacts]) -> bool:
+    """Whether folders are called as in CamVid, and most masks have no value but 0 to 11."""
+    values = [one.values for one in facts.values() if one.values]
+    usual = [one for one in values if max(one) < len(_CAMVID)]
+    return (
+        any("annot" in Path(pair.other).parts[0] for pair in facts)
+        and len(usual) > len(values) * _MOST
+        and len(_CAMVID) - 1 in set().union(*usual)
+    )
+
+
+def _gaps(root: Path, facts: Mapping[Pair, MaskFacts]) -> str:
+    """A sentence on values that may be mistakes, where most of the values up to the largest occur in no mask."""
+    found = Counter(value for one in facts.values() for value in one.values if value != IGNORE)
+    largest = max(found, default=0)
+    if len(found) * 2 > largest + 1:
+        return ""
+    first = next(pair.other for pair, one in facts.items() if largest in one.values)
+    masks = f"{found[largest]:,} masks, such as {root / first}" if found[largest] > 1 else f"{root / first} alone"
+    return (
+        f" Of the values 0 to {largest} only {len(found)} occur; {largest} is in {masks}. If that is a mistake, "
+        f"correct it, or list the classes in {NAME_FILES[0]}: values beyond the last one are ignored."
+    )
 
 
 def _usable(  # noqa: PLR0917  (all of one mask)
@@ -109,6 +136,7 @@ def _usable(  # noqa: PLR0917  (all of one mask)
         return False
     unknown = [value for value in facts.values if names is not None and len(names) <= value < IGNORE]
     if unknown:
-        problem = f"it has the values {listed(map(str, unknown), 5)}; {len(names or ())} classes have names"
+        values = f"value{'s' * (len(unknown) > 1)} {listed(map(str, unknown), 5)}"
+        problem = f"it has the {values}; {len(names or ())} classes have names"
         collector.add(path, "", "Masks with unknown values, which are ignored", problem)
     return True

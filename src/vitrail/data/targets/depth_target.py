@@ -48,7 +48,7 @@ class DepthTarget(Target, kind="depth"):
 
     def describe(self) -> str:
         """What is learned."""
-        return "depth"
+        return "depth maps"
 
     def load(self, value: Tensor) -> Tensor:
         """A reference L -> distances H W float32, 0 for unknown."""
