@@ -9,9 +9,12 @@ from vitrail.callable_module import make_callable
 from vitrail.errors import ConfigError, nearest
 from vitrail.lab.attention_matrix import AttentionMatrix
 from vitrail.lab.attention_rank import AttentionRank
+from vitrail.lab.cost_model import CostModel
 from vitrail.lab.diagonal_query import DiagonalQuery
 from vitrail.lab.experiment import Experiment
 from vitrail.lab.low_pass import LowPass
+from vitrail.lab.norm_placement import NormPlacement
+from vitrail.lab.rank_collapse import RankCollapse
 from vitrail.lab.temperature import Temperature
 
 __all__ = ["EXPERIMENTS", "Experiment", "chosen"]
@@ -19,9 +22,12 @@ __all__ = ["EXPERIMENTS", "Experiment", "chosen"]
 EXPERIMENTS: tuple[Experiment, ...] = (
     AttentionMatrix(),
     AttentionRank(),
+    RankCollapse(),
     Temperature(),
     DiagonalQuery(),
     LowPass(),
+    CostModel(),
+    NormPlacement(),
 )
 
 

@@ -52,6 +52,11 @@ class Check:
         return "fails" if self.found.high < self.least or self.found.low > self.most else "undecided"
 
 
+def limit(text: str, found: Estimate, *, least: float = -math.inf, most: float = math.inf, unit: Unit = "") -> Check:
+    """A check that limits the range of a claim where it fails."""
+    return Check(text=text, found=found, least=least, most=most, unit=unit, essential=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What became of a claim; `text` states the range, or what failed."""

@@ -1,0 +1,93 @@
+"""A small task for experiments that train: the embedded images of Fashion-MNIST, and a plain loop."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.data.dataset import Dataset
+from vitrail.data.sources.embedded import read_embedded
+
+_CLIP = 1.0  # norm of the gradient
+_DECAY = 0.05
+_PIECE = 500  # images
+
+Draw = Callable[[], tuple[Tensor, Tensor]]  # a batch: images B C H W, classes B
+
+
+class Labelled(NamedTuple):
+    """Images B 1 H W of mean 0 and deviation 1, and their classes B."""
+
+    images: Tensor
+    classes: Tensor
+
+
+def fashion(device: torch.device) -> tuple[Labelled, Labelled]:
+    """The embedded training and test images, 28 x 28, grey."""
+    found = read_embedded()
+    assert found.test is not None  # noqa: S101  (the package has it)
+    pixels = [_pixels(part) for part in (found.train, found.test)]
+    mean, deviation = pixels[0].mean(), pixels[0].std()
+    classes = [part.targets["label"] for part in (found.train, found.test)]
+    train, test = (
+        Labelled(((images - mean) / deviation).to(device), labels.long().to(device))
+        for images, labels in zip(pixels, classes, strict=True)
+    )
+    return train, test
+
+
+def batches(data: Labelled, size: int) -> Draw:
+    """Draws a random batch at each call."""
+
+    def draw() -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(data.classes), (size,)).to(data.classes.device)
+        return data.images[chosen], data.classes[chosen]
+
+    return draw
+
+
+def rate_at(step: int, *, steps: int, warm_up: int) -> float:
+    """The learning rate of a step as a share of the highest: a linear warm-up, then half a cosine to zero."""
+    if step < warm_up:
+        return (step + 1) / (warm_up + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
+
+
+def fit(model: nn.Module, draw: Draw, *, steps: int, rate: float, warm_up: int = 0) -> list[float]:
+    """Trains with AdamW and clipped gradients; the loss of each step."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": _DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=rate)
+    losses = []
+    model.train()
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = rate * rate_at(step, steps=steps, warm_up=warm_up)
+        images, classes = draw()
+        loss = F.cross_entropy(model(images), classes)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+        optimiser.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: Labelled) -> float:
+    """The share of images whose class has the largest output."""
+    right = [
+        (model(images).argmax(dim=1) == classes).sum()
+        for images, classes in zip(data.images.split(_PIECE), data.classes.split(_PIECE), strict=True)
+    ]
+    return float(sum(right)) / len(data.classes)
+
+
+def _pixels(part: Dataset) -> Tensor:
+    assert part.array is not None  # noqa: S101  (the embedded images are in memory)
+    return part.array.float() / 255  # B 1 H W
