@@ -196,7 +196,7 @@ def test_only_as_many_images_of_others_are_ahead_as_one_has_itself() -> None:
 
 
 def test_small_requests_are_served_while_a_few_have_many_images_that_take_long() -> None:
-    of = app(max_waiting=16, decode_seconds=0.5, timeout=20.0)
+    of = app(max_waiting=16, decode_seconds=0.5, timeout=60.0)
     body, headers = form(*[png_of_zeros(1600, 1600)] * 4)
 
     async def story() -> tuple[list[Reply], list[Reply]]:

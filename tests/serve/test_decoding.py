@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import functools
 import io
+import itertools
 import json
+import math
 import os
+import select
 import signal
 import socket
 import struct
@@ -20,6 +23,7 @@ import pytest
 import torch
 from PIL import Image
 from support import hostile_images as hostile
+from support.processes import started
 from support.small_service import Brightness, Reply, app, ask, form, picture, post, until
 
 from vitrail.data.decode import decode
@@ -38,9 +42,15 @@ PNG = {"content_type": "image/png"}
 LONG = hostile.png_of_zeros(4000, 4000)  # half a second or more
 
 
+@pytest.fixture(autouse=True)
+def usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the machine does: at a lower priority, its other programs could starve a decoder."""
+    monkeypatch.setattr(decoding, "_DEMOTE_AFTER", math.inf)
+
+
 @contextmanager
 def pool(**changes: Any) -> Iterator[DecoderPool]:
-    made = DecoderPool(ServeConfig(**changes))
+    made = DecoderPool(ServeConfig(timeout=60.0, **changes))
     try:
         yield made
     finally:
@@ -79,16 +89,16 @@ def test_the_pixels_are_those_of_the_model(resize: str) -> None:
 
 
 def test_a_picture_that_takes_too_long_is_an_error_of_its_own() -> None:
-    of = app(decode_seconds=0.1)
+    of = app(decode_seconds=0.2, timeout=60.0)
     reply = post(of, "/predict", LONG, **PNG)
-    assert (reply.status, "0.1 s of processor time" in reply.data["error"]) == (422, True)
+    assert (reply.status, "0.2 s of processor time" in reply.data["error"]) == (422, True)
     assert post(of, "/predict", picture(), **PNG).status == 200
     assert (of.limiter.images, of.limiter.bytes) == (0, 0)
     of.close()
 
 
 def test_others_are_served_while_a_request_has_pictures_that_take_long() -> None:
-    of = app(decode_seconds=0.3)
+    of = app(decode_seconds=0.3, timeout=60.0)
 
     async def story() -> None:
         body, headers = form(LONG, LONG, picture())
@@ -108,7 +118,7 @@ def test_others_are_served_while_a_request_has_pictures_that_take_long() -> None
 
 def test_a_picture_that_takes_long_makes_room_for_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_YIELD_AFTER", 0.1)
-    of = app(decoders=1, timeout=20.0)
+    of = app(decoders=1, timeout=60.0)
 
     async def story() -> tuple[Reply, Reply]:
         bad = asyncio.create_task(ask(of, "/predict", method="POST", body=LONG, **PNG))
@@ -127,7 +137,7 @@ def test_one_decoder_is_kept_for_pictures_that_do_not_take_long(
     made: list[Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoding, "_LONG_AFTER", 0.06)
-    of = app(timeout=30.0)
+    of = app(timeout=60.0)
 
     async def story() -> list[Reply]:
         bad = [asyncio.create_task(ask(of, "/predict", method="POST", body=LONG, **PNG)) for _ in range(2)]
@@ -154,7 +164,7 @@ def test_after_one_that_took_long_the_others_of_its_request_wait(monkeypatch: py
         await until(lambda: len(of._running) == 1)
         await asyncio.gather(*both)
 
-    with pool(timeout=30.0) as of:
+    with pool() as of:
         asyncio.run(story(of))
     assert running == [1, 1, 1, 1]
 
@@ -216,25 +226,47 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Decoder]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, threads have no priorities of their own")
-def test_what_takes_long_has_a_lower_priority(made: list[Decoder]) -> None:
+def test_what_takes_long_has_a_lower_priority(made: list[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
     def priority(pixels: torch.Tensor) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    monkeypatch.setattr(decoding, "_DEMOTE_AFTER", 0.05)
+    usual, found = os.getpriority(os.PRIO_PROCESS, 0), []
     with pool() as of:
-        found = [asyncio.run(of.decode(File("x", file), priority, owner=1)) for file in (picture(), LONG, picture())]
+        for file, step in ((picture(), 0.0), (hostile.png_of_zeros(2500, 2500), 0.06), (picture(), 0.0)):
+            clock = itertools.count(0.0, step).__next__
+            monkeypatch.setattr(decoding, "_processor_clock", lambda pid, clock=clock: clock)
+            found.append(asyncio.run(of.decode(File("x", file), priority, owner=1)))
     assert found == [usual, max(usual, 10), usual]
     assert [decoder.demoted for decoder in made] == [True, False]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, a decoder ends with its channel")
 @pytest.mark.parametrize("kill", ["decoder", "fork server"])
 def test_processes_that_were_killed_are_replaced(kill: str, made: list[Decoder]) -> None:
     with pool() as of:
         decoded = [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
         os.kill(made[0].pid if kill == "decoder" else fork_server(os.getpid())._process.pid, signal.SIGKILL)
+        ended = select.poll()  # a decoder dies with its fork server, which takes a moment
+        ended.register(made[0]._channel, 0)
+        assert ended.poll(30_000), "the decoder lives on"
         decoded += [asyncio.run(of.decode(File("x", picture(9)), lambda pixels: pixels.clone(), owner=1))]
     assert torch.equal(*decoded)
     assert len(made) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, processor times cannot be read")
+def test_processor_time_of_a_process_that_has_ended_stays_as_it_was() -> None:
+    program = [sys.executable, "-c", "print(sum(range(1_000_000)), flush=True); input()"]
+    with started(program, stdin=-1, stdout=-1) as one:
+        clock = decoding._processor_clock(one.pid)
+        before = clock()
+        one.stdout.readline()
+        after = clock()
+        one.kill()
+        one.wait()
+        assert 0 <= before < after == clock() < 30
+    assert decoding._processor_clock(one.pid) is time.monotonic
 
 
 def test_a_fork_server_ends_with_its_process() -> None:

@@ -87,6 +87,7 @@ def run_fork_server(control: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the worker decides, and drains before it ends
         signal.signal(number, signal.SIG_IGN)
     decoders: set[int] = set()
+    own = os.getpid()
     for name in _PLUGINS:
         importlib.import_module(f"PIL.{name}ImagePlugin")
     gc.collect()
@@ -99,7 +100,7 @@ def run_fork_server(control: socket.socket) -> None:
         if descriptors:
             if (pid := os.fork()) == 0:
                 control.close()
-                _run_decoder(*descriptors, **message)
+                _run_decoder(*descriptors, parent=own, **message)
             for descriptor in descriptors:
                 os.close(descriptor)
             decoders.add(pid)
@@ -127,11 +128,15 @@ def _end(pid: int, decoders: set[int], *, kill: bool) -> int:
     return int(signal.SIGKILL)
 
 
-def _run_decoder(channel_fd: int, memory_fd: int, *, max_pixels: int, max_bytes: int, **limits: Any) -> None:
+def _run_decoder(
+    channel_fd: int, memory_fd: int, *, parent: int, max_pixels: int, max_bytes: int, **limits: Any
+) -> None:
     """Decodes until the channel closes; never returns."""
     try:
         with contextlib.suppress(AttributeError, OSError):  # Linux only; elsewhere the fork server alone sees to it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was killed before this process asked to die with it
+            raise EOFError
         memory = mmap.mmap(memory_fd, CHANNELS * max_pixels)
         most = _address_space() + max_bytes
         with contextlib.suppress(ValueError):  # not on macOS

@@ -191,9 +191,10 @@ class Decoder:
         """Waits for the beginning of an answer."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
-        before = _processor_time(self.pid)
+        clock = _processor_clock(self.pid)
+        before = clock()
         while not poll.poll(1000 * _TICK):
-            seconds = _processor_time(self.pid) - before
+            seconds = clock() - before
             if (error := give_up(seconds)) is not None:
                 raise error
             if seconds > _DEMOTE_AFTER and not self.demoted:
@@ -390,9 +391,18 @@ def _memory_file(size: int) -> Any:
         os.close(descriptor)
 
 
-def _processor_time(pid: int) -> float:
-    """Seconds that a process has computed; where they cannot be read, those of the wall clock."""
+def _processor_clock(pid: int) -> Callable[[], float]:
+    """Tells the seconds that a process has computed; where they cannot be read, those of the wall clock."""
+    number = ~pid << 3 | 2  # CLOCK_PROCESS_CPUTIME_ID of another process, on Linux
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # CLOCK_PROCESS_CPUTIME_ID of another process, on Linux
+        last = time.clock_gettime(number)
     except OSError:
-        return time.monotonic()
+        return time.monotonic
+
+    def clock() -> float:
+        nonlocal last
+        with contextlib.suppress(OSError):  # it has ended, which is seen elsewhere
+            last = time.clock_gettime(number)
+        return last
+
+    return clock
