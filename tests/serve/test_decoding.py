@@ -33,7 +33,8 @@ from vitrail.serve import decoding
 from vitrail.serve.app import App
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import ServeConfig
-from vitrail.serve.decoding import Decoder, DecoderPool, ForkServer, fork_server
+from vitrail.serve.decoding import Decoder, DecoderPool
+from vitrail.serve.fork_server import fork_server
 from vitrail.serve.overlay import display_whole
 from vitrail.serve.predict import _fit
 from vitrail.serve.upload import File
@@ -267,17 +268,6 @@ def test_processor_time_of_a_process_that_has_ended_stays_as_it_was() -> None:
         one.wait()
         assert 0 <= before < after == clock() < 30
     assert decoding._processor_clock(one.pid) is time.monotonic
-
-
-def test_a_fork_server_ends_with_its_process() -> None:
-    server = ForkServer()
-    server.prepare()
-    started = server._process
-    assert started is not None
-    server.close(os.getpid() + 1)  # as in a fork
-    assert started.poll() is None
-    server.close(os.getpid())
-    assert started.poll() is not None
 
 
 def test_a_decoder_that_stops_answering_is_killed() -> None:

@@ -1,20 +1,15 @@
 """Decoding in processes that can be killed: a pool of them, shared fairly among requests."""
 
 import asyncio
-import atexit
 import contextlib
 import fcntl
 import functools
-import json
 import math
 import mmap
 import os
 import select
 import signal
 import socket
-import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -31,11 +26,11 @@ from vitrail.errors import BrokenImage
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import FORMATS, ServeConfig
 from vitrail.serve.decoder import CHANNELS, receive_message, send_message
+from vitrail.serve.fork_server import fork_server
 from vitrail.serve.priority import lower_priority
 from vitrail.serve.turns import Turns
 from vitrail.serve.upload import File
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from vitrail.serve.decoder import main; main()"
 _TICK = 0.05  # seconds between two looks at a decoder that is busy
 _DEMOTE_AFTER = 0.05  # seconds of processor time: then it has a lower priority
 _LONG_AFTER = 0.2  # seconds of processor time: then it takes long, and not all decoders may have such pictures
@@ -43,7 +38,6 @@ _YIELD_AFTER = 1.0  # seconds of processor time after which a picture makes room
 _OTHERS_WAIT = 0.2  # seconds that another request must have waited for its first decoder
 _IDLE = 30.0  # seconds after which a decoder without work ends
 _KEPT = 36 << 20  # bytes of shared memory that stay allocated between pictures: a photo of 12 million pixels
-_STARTING = 30.0  # seconds that a fork server may take
 
 T = TypeVar("T")
 
@@ -58,75 +52,6 @@ class _Postponed(Exception):
 
 class _DecoderCrashed(BrokenImage):
     """The decoder ended before its answer, for whatever reason, or its answer is not one."""
-
-
-class ForkServer:
-    """The process that forks decoders; one for each worker, shared by all pools in it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-
-    def prepare(self) -> None:
-        """Starts the process if there is none; it is ready a moment later."""
-        with self._lock:
-            self._connected()
-
-    def start(self, channel: socket.socket, memory: int, limits: dict[str, Any]) -> int:
-        """Forks a decoder that serves a channel and writes pixels into a memory file; its process id."""
-        return self._ask(limits, channel.fileno(), memory)
-
-    def end(self, pid: int, *, kill: bool) -> int:
-        """Waits for a decoder that closed its channel, or kills it; the signal it died of, or 0."""
-        try:
-            return self._ask({"pid": pid, "kill": kill})
-        except OSError:  # the fork server is gone, and its decoders with it
-            return int(signal.SIGKILL)
-
-    def close(self, owner: int) -> None:
-        """Ends the process and its decoders; in a forked copy of its owner, nothing."""
-        if os.getpid() == owner:
-            with self._lock:
-                self._close()
-
-    def _ask(self, message: dict[str, Any], *descriptors: int) -> int:
-        with self._lock:
-            for _ in range(2):  # a fork server that was killed is replaced
-                control = self._connected()
-                with contextlib.suppress(OSError):
-                    socket.send_fds(control, [json.dumps(message, allow_nan=False).encode()], descriptors)
-                    if len(data := control.recv(4)) == 4:
-                        return int(struct.unpack(">I", data)[0])
-                self._close()
-            raise ConnectionResetError("the process that starts decoders has ended")
-
-    def _connected(self) -> socket.socket:
-        if self._control is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
-                quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-                env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads do not fork
-                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, **quiet)  # noqa: S603
-            ours.settimeout(_STARTING)
-            self._control = ours
-        return self._control
-
-    def _close(self) -> None:
-        if self._control is not None and self._process is not None:
-            self._control.close()
-            self._process.kill()
-            self._process.wait()
-            self._control = self._process = None
-
-
-@functools.cache
-def fork_server(process: int) -> ForkServer:
-    """The fork server of this process, until its end: a forked copy of it must not use the same, nor end it."""
-    made = ForkServer()
-    atexit.register(made.close, process)
-    return made
 
 
 class Decoder:
