@@ -57,11 +57,12 @@ def predict(
 
 
 def evaluate(
-    model: "Model | Engine", data: "str | Path | Dataset", *, label: str | None = None, batch_size: int = 256,
+    model: "Model | Engine", data: "str | Path | Dataset | None" = None, *, label: str | None = None, batch_size: int = 256,
     tta: "Views | None" = None,
 ) -> "Evaluation":  # fmt: skip
     """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it.
 
+    Without `data` they are measured on the run's own test images, or on its validation images where it has no others.
     `tta` "flip" or "views" also measures the mean over test-time views, which the report states apart.
     """
     from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415

@@ -182,6 +182,19 @@ def test_eval_judges_other_images(
     assert page.read_text().lower().startswith("<!doctype html>")
 
 
+def test_eval_without_data_takes_the_images_that_validated_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    shown = capsys.readouterr()
+    assert "(validation): 9 images" in shown.out
+    assert f"{run} chose its best epoch by 9" in shown.err
+    vitrail.save(vitrail.create("vit32_small", dim=16, depth=1, num_heads=2, num_classes=3), tmp_path / "bare")
+    assert main(["eval", str(tmp_path / "bare")]) == 2
+    assert "DATA" in capsys.readouterr().err
+
+
 def test_eval_keeps_images_as_training_does_so_that_the_same_images_score_the_same(tmp_path: Path) -> None:
     """Arrays of 20 pixels for a model of 32: rounded to whole levels at 32, they would be other images."""
     draw = np.random.default_rng(0)
@@ -193,6 +206,7 @@ def test_eval_keeps_images_as_training_does_so_that_the_same_images_score_the_sa
     found = vitrail.evaluate(run.folder, tmp_path).metrics
     assert found["nll"] == pytest.approx(run.metrics["test_nll"], abs=1e-9)
     assert found["accuracy"] == run.metrics["test_accuracy"]
+    assert vitrail.evaluate(run.folder).metrics == found
 
 
 def test_doctor_audits_the_split_of_a_seed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

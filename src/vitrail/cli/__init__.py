@@ -167,7 +167,11 @@ def _judging(verbs: Any) -> None:
     verb.add_argument(
         "run", help="a run's folder, any checkpoint that `vitrail info` reads, an exported model, or `packaged`"
     )
-    verb.add_argument("data", help="images with labels, as for train; their test part where there is one")
+    verb.add_argument(
+        "data",
+        nargs="?",
+        help="images with labels, as for train; their test part where there is one; by default those of the run",
+    )
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256)

@@ -129,7 +129,8 @@ def evaluate(options: argparse.Namespace) -> None:
     from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
     model = _opened(options.run, options.device, options.image_size)
-    with busy(f"evaluating {options.run} on {options.data}"):
+    on = f" on {options.data}" if options.data else ""
+    with busy(f"evaluating {options.run}{on}"):
         found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size, tta=options.tta)
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=1)

@@ -14,9 +14,9 @@ from vitrail.data.dataset import Batch, Dataset
 from vitrail.data.feeds.choice import make_feed, open_images
 from vitrail.data.feeds.feed import Feed
 from vitrail.data.feeds.pack_size import stored_as
-from vitrail.data.sources.opening import open_whole
+from vitrail.data.sources.opening import open_whole, survey
 from vitrail.data.split import align
-from vitrail.errors import CheckpointError, Unsupported
+from vitrail.errors import CheckpointError, ConfigError, DataError, Unsupported
 from vitrail.report import Facts, Group, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
@@ -24,7 +24,7 @@ from vitrail.runs.leakage import trained_on
 from vitrail.runs.picture_batches import PictureBatches
 from vitrail.runs.predict import not_finite
 from vitrail.runs.predictor import Predictor, whole_pictures
-from vitrail.runs.record import wanted_columns
+from vitrail.runs.record import Record, wanted_columns
 from vitrail.runs.tta import COUNT, AveragedViews, Views
 from vitrail.tasks.answer import Example
 from vitrail.tasks.task import Outputs, Task, finite_rows
@@ -249,29 +249,45 @@ def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
 
 
 def evaluate_on(
-    model: Predictor, data: str | Path | Dataset, *, label: str | None = None, batch_size: int = 256,
+    model: Predictor, data: str | Path | Dataset | None = None, *, label: str | None = None, batch_size: int = 256,
     tta: Views | None = None,
 ) -> Evaluation:  # fmt: skip
     """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
 
+    Without `data` they are those of the run: its test images where there are some, else its validation images.
     `label` names the column of a table with the target, by default that of the run. `note` of the result says
     whether the run was trained or validated on some of these images. `tta` "flip" or "views" also measures the mean
     over test-time views of each image, as `views` of the result.
     """
     viewed = None if tta is None else AveragedViews(model, tta)
-    schema, record = model.task.schema, getattr(model, "record", None)
+    schema, record, part = model.task.schema, getattr(model, "record", None), ""
     if isinstance(data, Dataset):
         dataset = align(data, schema)
+    elif data is None:
+        data, part, dataset = _own_images(model, record)
     else:
         wanted = wanted_columns(record, data, label, task=model.task.config)
         dataset = open_whole(data, schema=schema, wanted=wanted)
-    found = _measured(model, dataset, batch_size)
+    found = replace(_measured(model, dataset, batch_size), name=f"{dataset.name}{part}")
     if viewed is not None:
         found = replace(found, views=_measured(viewed, dataset, batch_size), kind_of_views=tta)
     note = None
     if record is not None and not isinstance(data, Dataset):
         note = trained_on(getattr(model, "source", ""), str(data), dataset)
     return replace(found, note=note)
+
+
+def _own_images(model: Predictor, record: Record | None) -> tuple[str, str, Dataset]:
+    """The source of a run, and its test or validation images as they were split for it, with the name of the part."""
+    name = getattr(model, "source", "") or "this model"
+    if record is None or record.source is None:
+        raise ConfigError(f"{name} does not say which data it was trained on; name some: vitrail eval {name} DATA")
+    try:
+        splits = survey(record.source, val=record.val, seed=record.seed, wanted=record.wanted)
+    except DataError as error:
+        raise DataError(f"{name} was trained on {record.source}: {error}; name other data to evaluate on") from error
+    part, images = (" (test)", splits.test) if splits.test is not None else (" (validation)", splits.val)
+    return record.source, part, align(images, record.schema)
 
 
 def _measured(model: Predictor, dataset: Dataset, batch_size: int) -> Evaluation:
