@@ -66,13 +66,14 @@ def curves(
     show: Show = plain,
     mark: tuple[float, float] | None = None,
     floor: float | None = None,
+    ceiling: float | None = None,
     within: Range = ANYWHERE,
     small: bool = False,
     key: bool = False,
 ) -> str:
     """One or two curves with axes, as SVG; `mark` rings a point of the last.
 
-    The y axis reaches `floor`, and stays `within` what is possible.
+    The y axis reaches `floor` and `ceiling`, and stays `within` what is possible.
 
     `key` writes the names of the curves above the plot, where no caption tells them, and that of x below its values.
     """
@@ -86,7 +87,8 @@ def curves(
     positions = sorted({position for _, points in known for position in points})
     if not values:
         raise ConfigError(f"the chart {title!r} has no points")
-    levels = ticks(min(values) if floor is None else min(floor, *values), max(values), within=within)
+    reached = [*values, *(end for end in (floor, ceiling) if end is not None)]
+    levels = ticks(min(reached), max(reached), within=within)
     half = 0.5 if len(positions) == 1 else 0.0
     across = Scale(positions[0] - half, positions[-1] + half, LEFT, width - RIGHT)
     plot = Plot(across, Scale(levels[0], levels[-1], height - BOTTOM, TOP), x, show)

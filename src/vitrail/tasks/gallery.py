@@ -49,7 +49,7 @@ def drawn_gallery(
         if (pictures := draw(example)) is not None:
             images = tuple(data_uri(picture, largest=_LARGEST) for picture in pictures)
             shots.append(Shot(images, (Line(describe(example), "bad"), Line(example.name, "soft")), _alt(example)))
-    return Gallery(title, text, tuple(shots))
+    return Gallery(title, text, tuple(shots), large=True)
 
 
 def _alt(example: Example) -> str:

@@ -111,10 +111,10 @@ def precision_curves(results: Mapping[str, Any], classes: Sequence[str]) -> Grou
         return None
     charts = []
     for label in weakest:
-        line = [(at / 100, float(value)) for at, value in enumerate(results["precision"][label])]
+        line = [(float(at), float(value)) for at, value in enumerate(results["precision"][label])]
         svg = curves(
-            f"Precision of {classes[label]}", [Curve(classes[label], line)], x="recall", show=percent, floor=0.0,
-            within=(0.0, 1.0), small=len(weakest) > 2,
+            f"Precision of {classes[label]}", [Curve(classes[label], line)], x="recall, %", show=percent, floor=0.0,
+            ceiling=1.0, within=(0.0, 1.0), small=len(weakest) > 2,
         )  # fmt: skip
         charts.append(Picture(classes[label], svg, ""))
     few = [] if len(weakest) == len(measured) else [Text("", f"The {_CURVES} classes with the lowest AP50.")]

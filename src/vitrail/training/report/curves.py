@@ -119,4 +119,5 @@ def _chart(
         small=small,
     )
     legend = tuple(curve.name for curve in series) if len(series) > 1 else ()
-    return Picture(title[:1].upper() + title[1:], svg, ", ".join(words), legend=legend)
+    heading = title if any(letter.isupper() for letter in title.split()[0]) else title[:1].upper() + title[1:]
+    return Picture(heading, svg, ", ".join(words), legend=legend)
