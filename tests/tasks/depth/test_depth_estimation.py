@@ -45,6 +45,15 @@ def test_a_new_model_starts_at_the_usual_distance() -> None:
     assert 5 < depth.median().item() < 200
 
 
+def test_relative_depth_is_chosen_by_scaled_distances() -> None:
+    assert task_of().best_metric == "delta1"
+    for options in ({"zooms": True}, {"best_metric": "delta1_aligned"}):
+        task = DepthConfig(**options).build(None, SCHEMA)
+        assert (task.best_metric, task.tie_metric) == ("delta1_aligned", "abs_rel_aligned")
+        assert {task.best_metric, task.tie_metric} <= task.about_metrics.keys()
+    assert DepthConfig(zooms=True, best_metric="delta1").build(None, SCHEMA).best_metric == "delta1"
+
+
 def test_errors_and_agreement() -> None:
     task = task_of()
     truth = torch.ones(2, 2, 2)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,12 +34,14 @@ class DepthConfig(DenseConfig, kind="depth"):
     """A distance for each pixel, by `head`; `focus` is how much of the error of scale the loss forgives.
 
     `zooms` allows augmentation that shows parts larger or smaller, which makes distances wrong: for relative depth.
+    `best_metric` chooses the best epoch; "auto" is delta 1, with `zooms` that of distances scaled to the true median.
     """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("depth",)
     head: DepthHeadConfig = DptConfig()
     focus: Rate = 0.5
     zooms: bool = False
+    best_metric: Literal["auto", "delta1", "delta1_aligned"] = "auto"
 
     def adapt(
         self, schema: Schema, augment: AugmentConfig, mix: MixConfig
@@ -80,6 +82,8 @@ class Depth(Task):
         target = schema[self.field]
         assert isinstance(target, DepthTarget)  # noqa: S101  (`learns` says so)
         self.target = target
+        if config.best_metric == "delta1_aligned" or (config.best_metric == "auto" and config.zooms):
+            self.best_metric, self.tie_metric = "delta1_aligned", "abs_rel_aligned"  # type: ignore[misc]
         self.register_buffer("scale", torch.ones(()), persistent=False)  # the usual distance
         if backbone is not None:
             self.head = config.head.build(backbone)
