@@ -161,17 +161,10 @@ def _demo(verb: Words) -> None:
 
 
 def _judging(verbs: Any) -> None:
-    verb = _verb(
-        verbs, "eval", learning.evaluate, "evaluate a model on labelled images: metrics, intervals, mistakes, speed"
-    )
-    verb.add_argument(
-        "run", help="a run's folder, any checkpoint that `vitrail info` reads, an exported model, or `packaged`"
-    )
-    verb.add_argument(
-        "data",
-        nargs="?",
-        help="images with labels, as for train; their test part where there is one; by default those of the run",
-    )
+    about = "evaluate a model on labelled images: metrics, intervals, mistakes, speed"
+    verb = _verb(verbs, "eval", learning.evaluate, about)
+    verb.add_argument("run", help="a run, any checkpoint that `vitrail info` reads, an exported model, or `packaged`")
+    verb.add_argument("data", nargs="?", help="labelled images, as for train, their test part; by default the run's")
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256)

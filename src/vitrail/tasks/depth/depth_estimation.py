@@ -83,7 +83,7 @@ class Depth(Task):
         assert isinstance(target, DepthTarget)  # noqa: S101  (`learns` says so)
         self.target = target
         if config.best_metric == "delta1_aligned" or (config.best_metric == "auto" and config.zooms):
-            self.best_metric, self.tie_metric = "delta1_aligned", "abs_rel_aligned"  # type: ignore[misc]
+            self.best_metric, self.tie_metric = "delta1_aligned", "abs_rel_aligned"
         self.register_buffer("scale", torch.ones(()), persistent=False)  # the usual distance
         if backbone is not None:
             self.head = config.head.build(backbone)
