@@ -15,6 +15,8 @@ from vitrail.lab.experiment import Experiment
 from vitrail.lab.low_pass import LowPass
 from vitrail.lab.norm_placement import NormPlacement
 from vitrail.lab.rank_collapse import RankCollapse
+from vitrail.lab.receptive_field import ReceptiveField
+from vitrail.lab.smallest_object import SmallestObject
 from vitrail.lab.temperature import Temperature
 
 __all__ = ["EXPERIMENTS", "Experiment", "chosen"]
@@ -28,6 +30,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     LowPass(),
     CostModel(),
     NormPlacement(),
+    SmallestObject(),
+    ReceptiveField(),
 )
 
 

@@ -21,12 +21,17 @@ class Estimate(NamedTuple):
     seeds: int
 
 
-def scipy_stats() -> Any:
-    """scipy.stats, which loads late: it takes a second."""
+def scipy_part(name: str) -> Any:
+    """A part of scipy, such as "stats"; they load late, because they take a second."""
     try:
-        return importlib.import_module("scipy.stats")
+        return importlib.import_module(f"scipy.{name}")
     except ImportError as error:
         raise ConfigError("the experiments need scipy: pip install scipy") from error
+
+
+def scipy_stats() -> Any:
+    """scipy.stats."""
+    return scipy_part("stats")
 
 
 def estimate(values: Sequence[float]) -> Estimate:
