@@ -24,7 +24,8 @@ class Source(NamedTuple):
 
 Package = dict[str, Source]  # by "vitrail.layers.rope" or "vitrail.layers.__init__"
 
-TOOLS = ("training", "explain", "compress", "lab", "deploy", "serve")  # siblings that never import one another
+# Siblings that never import one another.
+TOOLS = ("training", "explain", "compress", "comparison", "lab", "deploy", "serve")
 BASE = ("report", "data", "layers", "models", "tasks", "runs", "profiling", "recipes", "packaged")
 BELOW = {  # folder -> the folders that it may import
     "report": (),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail import errors as errors
     from vitrail.api import bench as bench
+    from vitrail.api import compare as compare
     from vitrail.api import doctor as doctor
     from vitrail.api import evaluate as evaluate
     from vitrail.api import explain as explain
@@ -39,6 +40,7 @@ _HOMES = {
     "Features": "vitrail.models.backbone",
     "TrainedModel": "vitrail.runs.trained",
     "bench": "vitrail.api",
+    "compare": "vitrail.api",
     "convert": "vitrail.models.checkpoint",
     "create": "vitrail.models.registry",
     "describe": "vitrail.profiling",

@@ -9,6 +9,7 @@ from vitrail.errors import BrokenImage, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
+    from vitrail.comparison.compare import Comparison
     from vitrail.data.dataset import Dataset
     from vitrail.deploy.artefact.engine import Engine
     from vitrail.deploy.artefact.ship import Shipped
@@ -72,6 +73,26 @@ def evaluate(
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=2)
     return found
+
+
+def compare(
+    *runs: str | Path,
+    data: str | Path | None = None,
+    label: str | None = None,
+    resamples: int | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+) -> "Comparison":
+    """Runs of one task on the same images: settings that differ, whether the difference is real, and what each costs.
+
+    The images are the runs' own test images (else validation images) where they are the same, or those of `data`.
+    `resamples` is the number of draws of the bootstrap: by default 1,000, or fewer where that takes over a minute.
+    """
+    from vitrail.comparison.compare import compare_runs  # noqa: PLC0415
+    from vitrail.hardware import device as choose_device  # noqa: PLC0415
+
+    where = choose_device(device)
+    return compare_runs(runs, device=where, data=data, label=label, resamples=resamples, batch_size=batch_size)
 
 
 def explain(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.compared_runs import sibling
 from support.json_schema import errors as schema_errors
 from support.small_service import app, ask, post
 from support.task_case import CASES, Case, base_of, make_case, settings
@@ -209,3 +210,17 @@ def test_serve(case: Case) -> None:
     assert schema_errors(plain, case.task.answer_schema()) == []
     assert all(name in json.dumps(document) for name in case.task.answer_schema()["required"])
     assert asyncio.run(ask(service, "/")).status == 200
+
+
+def test_compare(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("scipy")
+    other = sibling(case.run.folder, tmp_path / "other")
+    words = ["compare", str(case.run.folder), str(other), "--resamples", "10", "--device", "cpu", "--json"]
+    assert main([*words, "--html", str(tmp_path / "compare.html")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best_metric"] == case.task.best_metric
+    assert found["resamples"] == 10, found["notes"]
+    validated = case.run.metrics[case.task.best_metric]
+    assert found["runs"][0]["metrics"][case.task.best_metric] == pytest.approx(validated, rel=1e-3, abs=1e-6)
+    assert 0 < found["pairs"][0]["p"] <= 1
+    assert (tmp_path / "compare.html").is_file()

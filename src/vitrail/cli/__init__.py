@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.cli import explain_verb, folds_verb, lab_verb, learning, probe_verb, serving, shipping, showing, uneven
+from vitrail.cli import (
+    compare_verb,
+    explain_verb,
+    folds_verb,
+    lab_verb,
+    learning,
+    probe_verb,
+    serving,
+    shipping,
+    showing,
+    uneven,
+)
 from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
@@ -18,6 +29,7 @@ EXAMPLES = """examples:
   vitrail train cifar10 --recipe cifar10-small
   vitrail predict cat.jpg
   vitrail predict runs/my-run cat.jpg --top 5
+  vitrail compare runs/a runs/b --html compare.html
   vitrail explain runs/my-run cat.jpg --target cat --out cat.html
   vitrail probe runs/my-run photos/ --out probe.html
   vitrail export runs/my-run --to onnx,openvino --int8 photos/ --out dist/
@@ -82,6 +94,10 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     _train(_verb(verbs, "train", learning.train, "train a model on images, or resume a run"))
     _judging(verbs)
+    text = "compare runs of one task: settings, curves, whether the difference is real, and cost"
+    verb = _verb(verbs, "compare", compare_verb.compare, text)
+    compare_verb.add_options(verb)
+    _output_options(verb)
     text = "explain predictions: attention, saliency maps, and how faithful they are"
     explain_verb.add_options(_verb(verbs, "explain", explain_verb.explain, text))
     text = "linear and nearest-neighbour probes of every layer of a model"

@@ -1,13 +1,13 @@
 """Numbers with intervals: means over seeds by the bootstrap, slopes and exponents by least squares (scipy)."""
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
+from vitrail.report.intervals import scipy_stats
 
 _RESAMPLES = 2000
 
@@ -19,19 +19,6 @@ class Estimate(NamedTuple):
     low: float
     high: float
     seeds: int
-
-
-def scipy_part(name: str) -> Any:
-    """A part of scipy, such as "stats"; they load late, because they take a second."""
-    try:
-        return importlib.import_module(f"scipy.{name}")
-    except ImportError as error:
-        raise ConfigError("the experiments need scipy: pip install scipy") from error
-
-
-def scipy_stats() -> Any:
-    """scipy.stats."""
-    return scipy_part("stats")
 
 
 def estimate(values: Sequence[float]) -> Estimate:

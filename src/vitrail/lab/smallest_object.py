@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from vitrail.config import Count, Positive
-from vitrail.lab.estimates import by_seed, estimate, exponent, scipy_part, scipy_stats
+from vitrail.lab.estimates import by_seed, estimate, exponent
 from vitrail.lab.experiment import PRINCIPLES, Check, Experiment, Results, Settings, Verdict, judge, limit
 from vitrail.lab.plots import chart, line
 from vitrail.lab.small_training import fit
 from vitrail.lab.subjects import random_vit
 from vitrail.report import Section
 from vitrail.report.charts_series import Series
+from vitrail.report.intervals import scipy_part, scipy_stats
 
 _SINGLE = {"average": "mean of the patch", "linear": "best linear probe of the patch"}
 _WHOLE = {"vit": "trained ViT", "ideal": "ideal observer"}

@@ -1,12 +1,14 @@
 """95 % intervals: Wilson's for shares, the bootstrap for means and what is computed from means."""
 
+import importlib
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError
 from vitrail.report.metric import Interval
 
 Floats = NDArray[np.float64]
@@ -51,3 +53,16 @@ def _resampled(table: Floats, random: np.random.Generator) -> Floats:
     """The means of the columns C over N rows drawn with replacement."""
     drawn = np.bincount(random.integers(0, len(table), len(table)), minlength=len(table))
     return drawn @ table / len(table)
+
+
+def scipy_part(name: str) -> Any:
+    """A part of scipy, such as "stats"; they load late, because they take a second."""
+    try:
+        return importlib.import_module(f"scipy.{name}")
+    except ImportError as error:
+        raise ConfigError("statistics need scipy: pip install scipy") from error
+
+
+def scipy_stats() -> Any:
+    """scipy.stats."""
+    return scipy_part("stats")

@@ -35,6 +35,7 @@ KEPT = 5000  # images whose outputs are kept for calibration, the first ones
 KEPT_NUMBERS = 1 << 27  # of outputs that are kept: maps of many images would fill the memory
 
 Infer = Callable[[Tensor], Outputs]  # stored images uint8 B C H W -> outputs
+OnBatch = Callable[[Outputs, Batch], None]  # what else is done with each batch and its outputs
 
 
 class Evaluated(Protocol):
@@ -202,6 +203,7 @@ def evaluate(
     *,
     names: Callable[[int], str] = "image {:,}".format,
     autocast: Callable[[], Any] = nullcontext,
+    on_batch: OnBatch | None = None,
 ) -> Evaluation:
     """One pass over stored images: `infer` computes outputs, `names` names a sample by its number."""
     meter, examples = task.metrics(), _Examples(task, names)
@@ -214,6 +216,8 @@ def evaluate(
         meter.update(outputs, batch.targets)
         examples.update(outputs, batch)
         kept.add(outputs, batch.targets)
+        if on_batch is not None:
+            on_batch(outputs, batch)
     results = meter.compute()  # waits for the device
     return Evaluation(
         task=task,
@@ -230,7 +234,10 @@ def evaluate(
     )
 
 
-def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], str] = "image {:,}".format) -> Evaluation:
+def evaluate_model(
+    model: Predictor, batches: Feed, *, names: Callable[[int], str] = "image {:,}".format,
+    on_batch: OnBatch | None = None,
+) -> Evaluation:  # fmt: skip
     """One pass of a trained or exported model over stored images."""
     fitted = batches.data.prepare(model.preprocess) == model.preprocess.normalise
 
@@ -238,7 +245,7 @@ def evaluate_model(model: Predictor, batches: Feed, *, names: Callable[[int], st
         outputs = model.outputs(images if fitted else model.preprocess.fit(images)[0])
         return _finite(model, batches.data.name, outputs)
 
-    return evaluate(model.task, batches, infer, names=names)
+    return evaluate(model.task, batches, infer, names=names, on_batch=on_batch)
 
 
 def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
@@ -250,14 +257,14 @@ def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
 
 def evaluate_on(
     model: Predictor, data: str | Path | Dataset | None = None, *, label: str | None = None, batch_size: int = 256,
-    tta: Views | None = None,
+    tta: Views | None = None, on_batch: OnBatch | None = None,
 ) -> Evaluation:  # fmt: skip
     """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
 
     Without `data` they are those of the run: its test images where there are some, else its validation images.
     `label` names the column of a table with the target, by default that of the run. `note` of the result says
     whether the run was trained or validated on some of these images. `tta` "flip" or "views" also measures the mean
-    over test-time views of each image, as `views` of the result.
+    over test-time views of each image, as `views` of the result. `on_batch` is handed each batch with its outputs.
     """
     viewed = None if tta is None else AveragedViews(model, tta)
     schema, record, part = model.task.schema, getattr(model, "record", None), ""
@@ -268,7 +275,7 @@ def evaluate_on(
     else:
         wanted = wanted_columns(record, data, label, task=model.task.config)
         dataset = open_whole(data, schema=schema, wanted=wanted)
-    found = replace(_measured(model, dataset, batch_size), name=f"{dataset.name}{part}")
+    found = replace(_measured(model, dataset, batch_size, on_batch), name=f"{dataset.name}{part}")
     if viewed is not None:
         found = replace(found, views=_measured(viewed, dataset, batch_size), kind_of_views=tta)
     note = None
@@ -290,7 +297,7 @@ def _own_images(model: Predictor, record: Record | None) -> tuple[str, str, Data
     return record.source, part, align(images, record.schema)
 
 
-def _measured(model: Predictor, dataset: Dataset, batch_size: int) -> Evaluation:
+def _measured(model: Predictor, dataset: Dataset, batch_size: int, on_batch: OnBatch | None = None) -> Evaluation:
     """One pass over stored images, or over pictures at sizes of their own, where the model reads those."""
     device = getattr(model, "device", "cpu")
     if (reader := whole_pictures(model)) is not None:
@@ -299,10 +306,11 @@ def _measured(model: Predictor, dataset: Dataset, batch_size: int) -> Evaluation
             (outputs,) = reader.outputs(list(pictures))
             return _finite(model, dataset.name, {name: values.cpu() for name, values in outputs.items()})
 
-        return evaluate(model.task, PictureBatches(dataset, device=device), infer, names=dataset.key)
+        batches: Evaluated = PictureBatches(dataset, device=device)
+        return evaluate(model.task, batches, infer, names=dataset.key, on_batch=on_batch)
     images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
-    batches = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
-    return evaluate_model(model, batches, names=dataset.key)
+    feed = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
+    return evaluate_model(model, feed, names=dataset.key, on_batch=on_batch)
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:

@@ -64,6 +64,18 @@ class HeldOut(NamedTuple):
     groups: Sequence[str]  # images of one group are not independent; a group for each where they are
 
 
+class Breakdown(NamedTuple):
+    """A metric of each class, label or number; NaN where it is not defined."""
+
+    metric: Metric
+    values: Mapping[str, float]
+
+    @classmethod
+    def of(cls, metric: Metric, names: Sequence[str], values: Tensor) -> Self:
+        """Values K by their names."""
+        return cls(metric, dict(zip(names, values.tolist(), strict=True)))
+
+
 class Likelihood(NamedTuple):
     """What a loss L is as a negative log likelihood with noise of a learned size s: `loss` exp(-s) L + `log` s.
 
@@ -270,6 +282,10 @@ class Task(nn.Module, ABC):
 
     def intervals(self, results: Mapping[str, Any]) -> dict[str, Interval]:
         """The 95 % intervals of metrics, where they are known."""
+        return {}
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """The metrics of results that are known of each class, label or number; none where there is nothing to name."""
         return {}
 
     def pooled_intervals(self, folds: Sequence[HeldOut]) -> dict[str, Interval]:

@@ -20,7 +20,7 @@ from vitrail.tasks.classify import class_answer, classify_report
 from vitrail.tasks.classify.class_answer import check_head
 from vitrail.tasks.classify.class_loss import Loss, Weights, class_weights, log_priors
 from vitrail.tasks.classify.goal import GoalConfig
-from vitrail.tasks.task import HeldOut, Outputs, Task, TaskConfig
+from vitrail.tasks.task import Breakdown, HeldOut, Outputs, Task, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +206,11 @@ class Classifier(Task):
     def intervals(self, results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
         """Of the metrics that are shares of the images."""
         return classify_report.intervals(results)
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """Recall of each class; AP of each label."""
+        name = "recall" if "accuracy" in results else "ap_of"
+        return {name: Breakdown.of(classify_report.BY_CLASS[name], self.classes, results[name])}
 
     def likeliest(self, outputs: Outputs) -> Tensor:
         """The likeliest class."""

@@ -30,6 +30,10 @@ METRICS = {
     "label_accuracy": Metric("label accuracy", "share", "of all labels", curve="label accuracy at threshold 0.5"),
     "bce": Metric("BCE", "", "mean binary cross-entropy", higher=False, is_loss=True),
 }
+BY_CLASS = {
+    "recall": Metric("recall", "share", "share of the images of a class that are right"),
+    "ap_of": Metric("AP", "share", "average precision of a label"),
+}
 _COUNTED = ("accuracy", "top5", "exact")  # metrics that are shares of the images
 _LAG = 0.1  # of recall that a rare class may be behind before remedies are named
 _MISTAKES = 12  # pairs of classes that a table lists

@@ -30,7 +30,7 @@ from vitrail.tasks.detect.denoising import noised
 from vitrail.tasks.detect.detect_answer import COLUMNS, SCHEMA, BoxesAnswer, FoundBox
 from vitrail.tasks.detect.matching import Costs, Truth
 from vitrail.tasks.detect.set_loss import ClassLoss, SetLoss, matched, weighted
-from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Outputs, Task, require_finite
+from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Breakdown, Outputs, Task, require_finite
 
 _FIRST_THRESHOLD = 0.5  # until a validation chose one
 
@@ -201,6 +201,10 @@ class Detect(Task):
     def lead(self, results: Mapping[str, Any]) -> str:
         """AP and AP50."""
         return detect_report.lead(results)
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """AP of each class."""
+        return {"ap_of": Breakdown.of(detect_report.METRICS["ap"], self.classes, results["ap_of"])}
 
     # Artefacts
 

@@ -20,7 +20,7 @@ from vitrail.tasks.many.many_explained import ManyOutputs
 from vitrail.tasks.many.many_meter import SCORE, ManyMeter, known_part
 from vitrail.tasks.many.many_names import explained_names, full, joined, part_of
 from vitrail.tasks.many.uncertainty import Uncertainty
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, TaskConfig
+from vitrail.tasks.task import Agreement, Arrays, Breakdown, Outputs, Task, TaskConfig
 
 
 class Many(Task):
@@ -202,6 +202,15 @@ class Many(Task):
     def intervals(self, results: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
         """Those of each task."""
         return joined(self._each(results, lambda task, own: task.intervals(own)))
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """Those of each task."""
+        each = {name: task.breakdowns(part_of(results, name)) for name, task in self.parts()}
+        return {
+            full(name, key): one._replace(metric=many_report.named(name, one.metric))
+            for name, found in each.items()
+            for key, one in found.items()
+        }
 
     # Artefacts
 

@@ -18,14 +18,15 @@ def metrics(tasks: Mapping[str, Task]) -> dict[str, Metric]:
     best = [f"{name} {task.about_metrics[task.best_metric].title}" for name, task in tasks.items()]
     found = {SCORE: Metric("mean score", "", f"mean of {', '.join(best)}")}
     for name, task in tasks.items():
-        own = {key: _named(name, metric) for key, metric in task.about_metrics.items()}
+        own = {key: named(name, metric) for key, metric in task.about_metrics.items()}
         own["loss"] = Metric(f"{name} loss", "", higher=False, curve_only=True)
         own["weight"] = Metric(f"{name} weight", "", "of its loss, learned", curve_only=True)
         found |= joined({name: own})
     return found
 
 
-def _named(task: str, metric: Metric) -> Metric:
+def named(task: str, metric: Metric) -> Metric:
+    """A metric of one of the tasks, with the name of that before its own."""
     curve = f"{task} {metric.curve}" if metric.curve else ""
     return replace(metric, title=f"{task} {metric.title}", curve=curve, is_loss=False)
 

@@ -25,6 +25,7 @@ from vitrail.tasks.task import (
     SQUARES,
     Agreement,
     Arrays,
+    Breakdown,
     Outputs,
     Task,
     TaskConfig,
@@ -255,6 +256,10 @@ class Regress(Task):
             return {}
         found = regress_report.scores(results["truth"][:, 0], results["predicted"][:, 0])
         return {name: score.interval for name, score in found.items()}
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """The mean absolute error of each number."""
+        return {"mae_of": Breakdown.of(regress_report.METRICS["mae"], self.names, results["mae_of"])}
 
     def agreement(self, expected: Arrays, found: Arrays) -> Agreement:
         """Compared in deviations, beside a constant 1: two numbers near 0 may differ in sign and be close."""

@@ -24,6 +24,7 @@ METRICS = {
     "lovasz_loss": Metric("Lovasz loss", "", higher=False, curve_only=True),
     "auxiliary_loss": Metric("auxiliary cross-entropy", "", higher=False, curve_only=True),
 }
+IOU = Metric("IoU", "share", "intersection over union of a class, of all pixels together")
 _WORST = "The images with the most wrong pixels: the true classes, those that were found, and in red the wrong pixels."
 _WRONG = (225, 40, 40)
 _WIDE = 720  # pixels of a legend

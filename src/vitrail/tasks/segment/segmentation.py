@@ -29,7 +29,7 @@ from vitrail.tasks.segment.mask_losses import cross_entropy, dice, lovasz
 from vitrail.tasks.segment.mask_metrics import MaskMeter, pixel_confusion
 from vitrail.tasks.segment.mask_set_loss import mask_set_loss
 from vitrail.tasks.segment.windows import in_windows
-from vitrail.tasks.task import Agreement, Arrays, Outputs, Task, distance, require_finite
+from vitrail.tasks.task import Agreement, Arrays, Breakdown, Outputs, Task, distance, require_finite
 
 T = TypeVar("T")
 _SAMPLED = 200  # masks that class weights are counted on
@@ -182,6 +182,10 @@ class Segment(Task):
     def lead(self, results: Mapping[str, Any]) -> str:
         """The mean IoU."""
         return segment_report.lead(results)
+
+    def breakdowns(self, results: Mapping[str, Any]) -> dict[str, Breakdown]:
+        """IoU of each class."""
+        return {"iou_of": Breakdown.of(segment_report.IOU, self.classes, results["iou_of"])}
 
     # Artefacts
 

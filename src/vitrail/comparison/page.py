@@ -1,0 +1,251 @@
+"""The report of a comparison: the verdict first, then settings, curves, differences by class, and cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite, isnan
+from typing import Any
+
+from vitrail.comparison.by_image import Key
+from vitrail.comparison.difference import LEVEL, Difference
+from vitrail.comparison.result import Compared, Pair
+from vitrail.report import Group, Metric, Picture, Report, Section, Table, Text, Unit, Value, show
+from vitrail.report.charts_series import COLOURS, Series, series
+from vitrail.report.metric import show_interval
+from vitrail.timing import machine
+
+_NAMED = 4  # runs that a title names
+_OPEN = 12  # rows of a table by class that a page shows before it folds the rest
+_CHANCE = {"seed", "machine.threads"}  # settings that no one chooses for their effect
+_LOSS = Metric("loss", higher=False)
+
+
+def report(found: Compared) -> Report:
+    """Everything, in the order in which people ask."""
+    *all_but_last, last = [run.name for run in found.runs]
+    names = f"{', '.join(all_but_last)} and {last}" if len(all_but_last) < _NAMED else f"{len(found.runs)} runs"
+    sections = [
+        Text("", "\n".join(sentences(found))),
+        _results(found),
+        *_pairs(found),
+        _settings(found),
+        *_curves(found),
+        *_others(found),
+        *_parts(found),
+        _costs(found),
+        Text("Notes", "\n".join(f"- {note}" for note in _notes(found))),
+    ]
+    return Report(f"{names}, compared on {found.images.about}", tuple(sections))
+
+
+def sentences(found: Compared) -> list[str]:
+    """The verdict of each pair, in words."""
+    metric = found.metrics[found.best]
+    return [_verdict(found, pair, metric) for pair in found.pairs]
+
+
+def _verdict(found: Compared, pair: Pair, metric: Metric) -> str:
+    better = found.better(pair)
+    first, second = (pair.first, pair.second) if better != pair.second else (pair.second, pair.first)
+    names = [found.runs[index].name for index in (first, second)]
+    values = [show(found.values[index][found.best], metric.unit) for index in (first, second)]
+    if pair.best.p is None:
+        told = f"{metric.title} {values[0]} and {values[1]}"
+        return f"{names[0]} and {names[1]}: {told}; whether the difference is real is not known."
+    p = f"p {_p(pair.best.corrected)}"
+    if better is None:
+        told = f"{metric.title} {values[0]} and {values[1]}"
+        return f"{names[0]} and {names[1]}: {told}; no real difference is shown ({p})."
+    return f"{names[0]} is better than {names[1]}: {metric.title} {values[0]} against {values[1]} ({p})."
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not known"
+    return f"{value:.2g}" if value >= 0.0001 else "below 0.0001"
+
+
+def _change(value: float, metric: Metric) -> str:
+    """A difference with its sign; of shares in points."""
+    return f"{100 * value:+.1f}" if metric.unit == "share" else f"{value:+.4g}"
+
+
+def _ends(one: Difference, metric: Metric) -> str | None:
+    if one.interval is None:
+        return None
+    if metric.unit == "share":
+        low, high = (f"{100 * end:+.1f}" for end in one.interval)
+        return f"{low} to {high}"
+    return " to ".join(f"{end:+.4g}" for end in one.interval)
+
+
+def _results(found: Compared) -> Table:
+    """A row for each run, a column for each metric."""
+    keys = [key for key in found.values[0] if not key[1]]
+    best = found.metrics[found.best].title
+    columns: dict[str, Unit] = {"run": "", best: found.metrics[found.best].unit, "95 % interval": ""}
+    columns |= {found.metrics[key].title: found.metrics[key].unit for key in keys}
+    rows: list[dict[str, Value]] = []
+    for run, values, interval in zip(found.runs, found.values, found.intervals, strict=True):
+        row: dict[str, Value] = {"run": run.name}
+        row["95 % interval"] = None if interval is None else show_interval(interval, found.metrics[found.best].unit)
+        rows.append(row | {found.metrics[key].title: _known(values.get(key)) for key in keys})
+    return Table("Result", columns, rows)
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or isnan(value) else value
+
+
+def _pairs(found: Compared) -> Iterator[Section]:
+    """The tests of all pairs."""
+    if not found.resamples:
+        return
+    metric, rows = found.metrics[found.best], []
+    for pair in found.pairs:
+        better = found.better(pair)
+        row: dict[str, Value] = {
+            "first": found.runs[pair.first].name,
+            "second": found.runs[pair.second].name,
+            "difference": _change(pair.best.value, metric),
+            "95 % interval": _ends(pair.best, metric),
+            "p": _p(pair.best.p),
+            "p, corrected": _p(pair.best.corrected),
+            "better": "not shown" if better is None else found.runs[better].name,
+        }
+        if pair.discordant is not None:
+            row |= {"only first right": pair.discordant.first, "only second right": pair.discordant.second}
+            row["McNemar p"] = _p(pair.discordant.p)
+        rows.append(row)
+    if len(rows) == 1:
+        rows = [{name: value for name, value in row.items() if name != "p, corrected"} for row in rows]
+    columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
+    yield Table(f"Is the difference in {metric.title} real?", columns, rows)
+
+
+def _settings(found: Compared) -> Section:
+    rows: list[dict[str, Value]] = [
+        {"setting": key, **{run.name: value for run, value in zip(found.runs, values, strict=True)}}
+        for key, values in found.settings.items()
+    ]
+    if not rows:
+        return Text("Settings that differ", "None: the runs have the same settings.")
+    columns: dict[str, Unit] = dict.fromkeys(("setting", *(run.name for run in found.runs)), "")
+    return Table("Settings that differ", columns, rows)
+
+
+def _curves(found: Compared) -> Iterator[Section]:
+    """The curves of all runs over each other: the best metric and the losses."""
+    shown = found.runs[: len(COLOURS)]
+    wanted = {
+        f"val/{found.best[0]}": (found.metrics[found.best].title, "validation"),
+        "train/loss": (_LOSS.title, "training"),
+        "val/loss": (_LOSS.title, "validation"),
+    }
+    charts: list[Section] = []
+    for column, (title, part) in wanted.items():
+        lines = [Series(run.name, _points(run.history, column)) for run in shown]
+        lines = [line for line in lines if line.points]
+        if lines:
+            name = f"{part} {title}"
+            chart = series(name, lines, x="epoch", y=title)
+            charts.append(Picture(f"{name[:1].upper()}{name[1:]}", chart, _in_words(lines)))
+    if charts:
+        left = len(found.runs) - len(shown)
+        text = [Text("", f"The first {len(shown)} runs; {left} more are left out.")] if left else []
+        yield Group("Curves", (*text, Group("", tuple(charts), 2)))
+
+
+def _points(rows: Sequence[Mapping[str, Any]], column: str) -> list[tuple[float, float]]:
+    found = [(float(row.get("epoch") or index + 1), row.get(column)) for index, row in enumerate(rows)]
+    return [(epoch, float(value)) for epoch, value in found if value is not None and isfinite(value)]
+
+
+def _in_words(lines: Sequence[Series]) -> str:
+    """The ends of curves, which is all that a terminal shows of them."""
+    ways = [[f"{value:.4g}" for _, value in (line.points[0], line.points[-1])] for line in lines]
+    return "; ".join(f"{line.name} {' to '.join(dict.fromkeys(way))}" for line, way in zip(lines, ways, strict=True))
+
+
+def _others(found: Compared) -> Iterator[Section]:
+    """The metrics that did not choose the best epoch, against the first run."""
+    rows = [_row(found, run, key, one) for run, changes in found.others.items() for key, one in changes.items()]
+    if rows:
+        yield Table(f"Other metrics, against {found.runs[0].name}", dict.fromkeys(rows[0], ""), rows, folded=True)
+
+
+def _row(found: Compared, run: int, key: Key, one: Difference) -> dict[str, Value]:
+    metric = found.metrics[key]
+    return {
+        "run": found.runs[run].name,
+        "metric": metric.title,
+        "first": _shown(found.values[0].get(key), metric),
+        "this": _shown(found.values[run].get(key), metric),
+        "difference": _change(one.value, metric) if isfinite(one.value) else None,
+        "95 % interval": _ends(one, metric),
+        "p, corrected": _p(one.corrected),
+        "real": "yes" if one.real else "not shown",
+    }
+
+
+def _shown(value: float | None, metric: Metric) -> str | None:
+    return None if value is None or isnan(value) else show(value, metric.unit)
+
+
+def _parts(found: Compared) -> Iterator[Section]:
+    """Each class, label or number, the largest differences first."""
+    for run, changes in found.parts.items():
+        ordered = sorted(changes.items(), key=lambda pair: -abs(pair[1].value) if isfinite(pair[1].value) else 1.0)
+        rows = [{"of": key[1], **_row(found, run, key, one)} for key, one in ordered]
+        units: set[Unit] = {found.metrics[key].unit for key in changes}
+        if rows:
+            columns: dict[str, Unit] = {name: "" for name in rows[0] if name != "run"}
+            if len(units) == 1:  # numbers of one kind are aligned
+                columns |= dict.fromkeys(("first", "this"), units.pop())
+                numbers = [(found.values[0].get(key), found.values[run].get(key)) for key, _ in ordered]
+                for row, (first, this) in zip(rows, numbers, strict=True):
+                    row |= {"first": _known(first), "this": _known(this)}
+            title = f"{found.runs[run].name} against {found.runs[0].name}, one by one"
+            yield Table(title, columns, rows, fold_after=_OPEN)
+
+
+def _costs(found: Compared) -> Section:
+    rows: list[dict[str, Value]] = []
+    for run, cost in zip(found.runs, found.costs, strict=True):
+        rows.append({
+            "run": run.name,
+            "parameters": cost.parameters,
+            "MACs": cost.macs,
+            "weights": cost.size,
+            "ms a training step": None if cost.step is None else round(1000 * cost.step, 1),
+            "s of training": None if cost.training is None else round(cost.training, 1),
+            "ms an image, here": round(1000 * cost.answer, 2),
+        })  # fmt: skip
+    units: dict[str, Unit] = dict.fromkeys(rows[0], "")
+    units |= {"parameters": "si", "MACs": "si", "weights": "bytes"}
+    where = found.runs[0].model.device
+    text = (
+        "MACs are those of the backbone for one image. Training was timed where each run was made; an image was "
+        f"timed now, in turns, alone, on {where} ({machine()})."
+    )
+    return Group("Cost", (Table("", units, rows), Text("", text)))
+
+
+def _notes(found: Compared) -> Iterator[str]:
+    yield from found.notes
+    if found.resamples:
+        how = "images" if found.units == len(found.images.dataset) else f"{found.units} random groups of the images"
+        yield (
+            f"Intervals and p: {found.resamples:,} resamples of {how}, the same for all runs. The difference is the "
+            "second run less the first. Where resamples are too few to tell a small p, it is that of a normal curve "
+            "with their spread. A difference is called real where p, corrected for the number of comparisons in its "
+            f"table (Holm), is below {LEVEL:g}."
+        )
+        if any(metric.unit == "share" for metric in found.metrics.values()):
+            yield "Differences of percentages are in points."
+        if found.settings.keys() <= _CHANCE:
+            yield "These runs differ in their seed alone: the difference is what chance in training makes."
+        yield (
+            "The test is about other images of the same kind, not about other seeds: a run that is trained again with "
+            "another seed may differ by more."
+        )
+    if any(pair.discordant is not None for pair in found.pairs):
+        yield "McNemar: the exact test on images that one run alone has right; it decides for shares of right images."
