@@ -27,7 +27,7 @@ def test_a_run_brings_its_task_preprocessing_and_state(tmp_path: Path) -> None:
     assert trained.task.state()["thresholds"] == pytest.approx([0.3, 0.6])
     torch.testing.assert_close(trained.preprocess(BLACK)[0, :, 0, 0], torch.tensor([-0.2, -0.4, -0.6]))
     assert (trained.preprocess_known, trained.record is None, trained.result) == (True, False, result)
-    assert "trained on pets/, test ap 0.2500" in trained.about
+    assert "trained on pets/, test AP 0.2500" in trained.about
     assert repr(trained) == f"TrainedModel({trained.about})"
     assert not trained.task.training
 

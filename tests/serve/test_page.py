@@ -17,6 +17,7 @@ from support.small_detector import detector, picture_file
 from support.small_service import CLASSES, Brightness, Greyness, Halves, app, picture
 
 from vitrail.data.sources.catalogue import KNOWN
+from vitrail.data.targets.drawing import class_colour
 from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.packaged import samples
 from vitrail.serve.app import App
@@ -261,6 +262,8 @@ def test_boxes_are_drawn_and_explained(browser: Session, tmp_path: Path) -> None
         assert browser.run(SHOWN % "drawing")
         sides = browser.run("[drawing.naturalWidth, drawing.naturalHeight]")
         assert sides[0] / sides[1] == pytest.approx(160 / 120, abs=0.01)  # the shape of the picture
+        colour = "rgb({}, {}, {})".format(*class_colour(detector().task.classes.index("cat")))
+        assert browser.run("document.querySelector('.bar i').style.background") == colour
         browser.run("document.querySelectorAll('button.bar')[2].click()")
         browser.until(f"{CAPTION}.includes('matter most for box 2')")
     finally:

@@ -121,9 +121,10 @@ class TrainedModel:
     @staticmethod
     def _score(task: Task, result: Result) -> str | None:
         name = task.best_metric
+        title = task.about_metrics[name].title if name in task.about_metrics else name
         for split, key in (("test", f"test_{name}"), ("validation", name), ("out-of-fold", f"oof_{name}")):
             if (value := result.metrics.get(key)) is not None:
-                return f"{split} {name} {value:.4f}"
+                return f"{split} {title} {value:.4f}"
         return None
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vitrail.tasks.answer import Answer
 
 TOP = 5
-_BAR = ("label", "text", "share", "chosen", "low", "high")
+_BAR = ("label", "text", "share", "chosen", "low", "high", "colour")
 T = TypeVar("T")
 Show = Callable[[Tensor], Tensor]  # uint8 1 C H W -> uint8 c h w, at display size
 

@@ -19,6 +19,7 @@ class Bar(NamedTuple):
     chosen: bool = False
     low: float | None = None  # the ends of an interval, as shares like `share`
     high: float | None = None
+    colour: tuple[int, int, int] | None = None  # red green blue of what is drawn of it
 
 
 class AnswerFile(NamedTuple):

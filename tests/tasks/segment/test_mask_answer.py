@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrail.data.targets.drawing import class_colour
 from vitrail.tasks.segment.mask_answer import MaskAnswer
 
 CLASSES = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0]])
@@ -22,6 +23,7 @@ def test_plain_data():
     assert ANSWER.text() == "sky 66.7 %, road 16.7 %, car 16.7 %"
     assert ANSWER.row()["label"] == "sky"
     assert [bar.label for bar in ANSWER.bars()] == ["sky", "road", "car"]
+    assert ANSWER.bars()[0].colour == class_colour(0)
 
 
 def test_equal_answers_are_equal():

@@ -117,6 +117,7 @@ function barRow(bar, pressed) {
   if (bar.share !== null) {
     const line = document.createElement("i");
     row.append(line);
+    if (bar.colour) line.style.background = `rgb(${bar.colour.join(" ")})`;
     requestAnimationFrame(() => { line.style.width = `${100 * bar.share}%`; });
     if (bar.low !== null && 0 <= bar.low && bar.low <= bar.share && bar.share <= bar.high && bar.high <= 1) {
       const interval = document.createElement("u");

@@ -87,7 +87,13 @@ class BoxesAnswer(Answer):
     def bars(self) -> list[Bar]:
         """A bar for each box, which has the name of the output that explains it."""
         bars = [
-            Bar(f"box {index}", f"{box.label} {100 * box.score:.0f} %, {_written(box)}", box.score, chosen=True)
+            Bar(
+                f"box {index}",
+                f"{box.label} {100 * box.score:.0f} %, {_written(box)}",
+                box.score,
+                chosen=True,
+                colour=class_colour(box.number),
+            )
             for index, box in enumerate(self.boxes)
         ]
         return bars or [Bar("no boxes", "nothing above the threshold")]

@@ -70,7 +70,10 @@ class MaskAnswer(Answer):
 
     def bars(self) -> list[Bar]:
         """A bar for each class that occurs."""
-        bars = [Bar(self.names[number], f"{100 * share:.1f} %", share, chosen=True) for number, share in self.shares()]
+        bars = [
+            Bar(self.names[number], f"{100 * share:.1f} %", share, chosen=True, colour=class_colour(number))
+            for number, share in self.shares()
+        ]
         return bars or [Bar("no class", "")]
 
     def draw(self, image: Tensor) -> Tensor | None:
