@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vitrail.models.registry import list_models as list_models
     from vitrail.profiling.describe import describe as describe
     from vitrail.runs.trained import TrainedModel as TrainedModel
-    from vitrail.training.run import train as train
+    from vitrail.training.entry import train as train
 
 __version__ = "0.1.0"
 
@@ -56,7 +56,7 @@ _HOMES = {
     "predict": "vitrail.api",
     "save": "vitrail.models.checkpoint",
     "serve": "vitrail",
-    "train": "vitrail.training.run",
+    "train": "vitrail.training.entry",
     "verify": "vitrail.api",
 }
 

@@ -18,6 +18,7 @@ from vitrail.cli import (
     serving,
     shipping,
     showing,
+    tuning_verb,
     uneven,
 )
 from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
@@ -141,6 +142,7 @@ def _train(verb: Words) -> None:
         "--val", metavar="SHARE|DATA", type=_share, help="validation: a share of the images, or other data"
     )
     folds_verb.add_options(verb)
+    tuning_verb.add_options(verb)
     uneven.add_options(verb)
     verb.add_argument("--out", metavar="FOLDER", type=Path, dest="folder", help="where the run goes (default runs/…)")
     verb.add_argument("--resume", metavar="FOLDER", type=Path, help="resume a run; the result is the same bit by bit")

@@ -20,11 +20,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def resumes_folds(folder: Path | None) -> bool:
+def is_folds(folder: Path) -> bool:
     """Whether a folder that is to be resumed holds folds."""
-    from vitrail.training.folds.cross_validation import is_folds  # noqa: PLC0415
+    from vitrail.training.folds.cross_validation import is_folds as is_held  # noqa: PLC0415
 
-    return folder is not None and is_folds(folder)
+    return is_held(folder)
 
 
 def train_folds(options: argparse.Namespace, what: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitrail.cli import folds_verb, shipping
+from vitrail.cli import folds_verb, shipping, tuning_verb
 from vitrail.cli.options import busy, read_changes, show_report
 from vitrail.cli.uneven import with_uneven
 from vitrail.errors import ConfigError, DataError, Notice, nearest
@@ -34,14 +34,16 @@ def train(options: argparse.Namespace) -> None:
         others = {"data": options.data, "--recipe": options.recipe, "--from": options.start, "--out": options.folder}
         others |= {"--teacher": options.teacher, "--val": options.val, "--verify-resume": options.verify_resume}
         others |= {"--task": options.task, "--label": options.label, "--group": options.group, "--folds": options.folds}
+        others |= {"--minutes": options.minutes}
         if given := [name for name, value in others.items() if value is not None]:
             raise ConfigError(f"--resume continues a run as it was started: leave out {', '.join(given)}")
         if not options.resume.exists():
             hint = suggest_path(options.resume, fits=is_run)
             raise ConfigError(f"{options.resume} does not exist; {hint or '--resume takes the folder of a run'}")
-        if folds_verb.resumes_folds(options.resume):
-            folds_verb.train_folds(options, _recipe_changes(options))
-            return
+        for held, go_on in ((folds_verb.is_folds, folds_verb.train_folds), (tuning_verb.is_search, tuning_verb.search)):
+            if held(options.resume):
+                go_on(options, _recipe_changes(options))
+                return
         where = {"device": options.device, "shard": options.shard, "ledger": ledger}
         run = start(folder=options.resume, resume=True, sinks=options.log, **where, **_recipe_changes(options))
         report_run(run, ledger)
@@ -50,8 +52,9 @@ def train(options: argparse.Namespace) -> None:
         raise ConfigError("train needs data: a folder of images, a table, arrays, or a name such as cifar10")
     what = {"recipe": options.recipe, "start": options.start, "teacher": options.teacher, "group": options.group}
     what |= {"val": options.val, "label": options.label}
-    if options.folds is not None:
-        folds_verb.train_folds(options, {**what, **_recipe_changes(options)})
+    if options.minutes is not None or options.folds is not None:
+        many = folds_verb.train_folds if options.minutes is None else tuning_verb.search
+        many(options, {**what, **_recipe_changes(options)})
         return
     what["device"] = options.device
     if options.verify_resume is not None:

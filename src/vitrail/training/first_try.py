@@ -24,7 +24,7 @@ _NEAR = 4  # measured sets that the expected accuracy is taken from
 _PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
 _UNKNOWN = -0.1  # the accuracy below the best that is assumed of a setting that was not measured on a set
 # What a probe, which is fitted at once, has no use for.
-_OF_TRAINING = {
+OF_TRAINING = {
     "accumulate", "augment", "early_stop", "ema", "epochs", "eval_every", "mix", "optimiser", "sampling", "save_steps",
     "schedule",
 }  # fmt: skip
@@ -132,7 +132,7 @@ def first_try_for(
     )
     if not free or len(targets) != 1 or not seen.height or not measured():
         return None
-    fitted = not _OF_TRAINING & {key.split(".")[0] for key in changes}
+    fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
     return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu", fitted=fitted)
 
 

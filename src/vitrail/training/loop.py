@@ -43,6 +43,7 @@ class Loop:
     folder: Path
     logs: Logs
     progress: Progress = field(default_factory=Progress)
+    expired: Callable[[], bool] | None = None  # asked after each step: whether the time for this run is over
 
     def __post_init__(self) -> None:
         self.learner, self.world, self.device = self.step.learner, self.step.world, self.step.device
@@ -61,9 +62,13 @@ class Loop:
         """Trains to the end, or until so many steps are done."""
         gpus = [self.device] if self.device.type == "cuda" else []
         with Signals() as signals, torch.random.fork_rng(gpus), self.logs:
-            while not self.over and self.progress.step != until:
+            while not self.over and self.progress.step != until and not self._out_of_time:
                 self._epoch(until, signals)
         return self.progress
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self.expired is not None and self.expired()
 
     def resume(self) -> None:
         """Takes the run up where its last whole checkpoint left it."""
@@ -83,7 +88,7 @@ class Loop:
         began, waited, first = time.perf_counter(), self.feed.waited, now.done
         self.logs.begin(now.epoch, self.config.epochs, self.steps, now.done, waited)
         batches = self.feed.epoch(now.epoch, start=now.done * accumulate)
-        while now.done < self.steps and now.step != until:
+        while now.done < self.steps and now.step != until and not self._out_of_time:
             with self.logs.ledger.phase("train" if self._started else "first step"):
                 self._step([next(batches) for _ in range(accumulate)])
             self._look(signals)

@@ -186,14 +186,16 @@ def train(
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
-            return _trained(plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues)
+            return train_plan(
+                plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues
+            )
 
 
-def _trained(
-    plan: Plan, path: Path, *, world: World, device: torch.device, shard: Shard, logs: Logs,
-    val: str | Path | float | None, continues: bool,
+def train_plan(
+    plan: Plan, path: Path, *, world: World, device: torch.device, logs: Logs, continues: bool, shard: Shard = "ddp",
+    val: str | Path | float | None = None, expired: Callable[[], bool] | None = None,
 ) -> Run:  # fmt: skip
-    """A run from its plan to its evaluation."""
+    """A run from its plan to its evaluation; `expired` ends it early, with the best model until then."""
     ledger = logs.ledger
     for note in () if continues else plan.notes:
         logs.say(note)
@@ -203,6 +205,7 @@ def _trained(
     with deterministic(plan.config), own_stream(device), use_threads(_threads(plan, before, device, logs)):
         with ledger.phase("build"):
             loop = assemble(plan, packs, path, world=world, device=device, shard=shard, logs=logs, blank=continues)
+            loop.expired = expired
         if continues:
             plan = _resume(loop, plan, before)
         elif world.main:

@@ -1,0 +1,115 @@
+"""tuning.json: the setup of a search, its brackets and trials; a search that was killed goes on from it exactly."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vitrail.errors import TrainingError
+from vitrail.files import write_json
+from vitrail.strict_json import read_json
+from vitrail.training.tuning.budget import Budget
+from vitrail.training.tuning.halving import Rung
+
+FILE = "tuning.json"
+TRIALS = "trials"
+_VERSION = 1
+State = Literal["started", "over", "left out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial as it is kept; `key` tells it from others, `number` is 0 where nothing was trained."""
+
+    key: str
+    number: int
+    about: str
+    traits: Mapping[str, str] = field(default_factory=dict)  # method, image size ... as the report compares them
+    state: State
+    epochs: int | None = None
+    epoch_cost: float = 0.0  # of the budget, as it was estimated
+    spent: float = 0.0
+    seconds: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)  # on validation images
+    parts: Sequence[tuple[Mapping[str, float], Mapping[str, float]]] = ()  # on each part of them, and on all others
+    reason: str = ""  # why it was left out, or ended early
+
+    @property
+    def folder(self) -> str:
+        """Its run, inside the folder of the search."""
+        return f"{TRIALS}/{self.number:02d}"
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has a model."""
+        return self.state == "over" and bool(self.metrics)
+
+
+class Journal:
+    """The content of tuning.json; each change is on disk before anything depends on it."""
+
+    def __init__(self, folder: Path, setup: Mapping[str, Any], budget: Budget) -> None:
+        self.folder, self.setup, self.budget = folder, dict(setup), budget
+        self.trials: dict[str, Trial] = {}
+        self.brackets: list[list[Rung]] = []
+        self.chosen: int | None = None  # the number of a trial, as soon as the search is over
+
+    @property
+    def scored(self) -> list[Trial]:
+        """The trials that have a model, in order; the default is the first."""
+        return [trial for trial in self.trials.values() if trial.scored]
+
+    def keep(self, trial: Trial) -> Trial:
+        """Writes a trial down, in place of what was known of it."""
+        self.trials[trial.key] = trial
+        self.write()
+        return trial
+
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        return 1 + max((trial.number for trial in self.trials.values()), default=0)
+
+    def write(self) -> None:
+        """Writes the file as a whole."""
+        rows = [{**vars(trial), "metrics": dict(trial.metrics)} for trial in self.trials.values()]
+        content = {"version": _VERSION, **self.setup, "budget": self.budget.to_dict(), "chosen": self.chosen}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / FILE, {**content, "brackets": self.brackets, "trials": rows})
+
+    @classmethod
+    def read(cls, folder: Path) -> "Journal":
+        """The journal of a folder; TrainingError where it is damaged."""
+        try:
+            data = dict(read_json(folder / FILE))
+            if data.pop("version") != _VERSION:
+                raise ValueError("version")
+            budget, chosen = Budget.from_dict(data.pop("budget")), data.pop("chosen")
+            brackets = [[Rung(*rung) for rung in rungs] for rungs in data.pop("brackets")]
+            trials = [_trial(row) for row in data.pop("trials")]
+            found = cls(folder, {"data": str(data["data"]), "options": dict(data["options"])}, budget)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TrainingError(f"{folder / FILE} is damaged ({error!r}); start again in another folder") from error
+        found.brackets, found.chosen = brackets, None if chosen is None else int(chosen)
+        found.trials = {trial.key: trial for trial in trials}
+        return found
+
+
+def is_tuned(folder: str | Path) -> bool:
+    """Whether a folder holds a search."""
+    return (Path(folder) / FILE).is_file()
+
+
+def over(trial: Trial, **changes: Any) -> Trial:
+    """The same trial, ended."""
+    return replace(trial, state="over", **changes)
+
+
+def _trial(row: Mapping[str, Any]) -> Trial:
+    parts = tuple((_numbers(part), _numbers(rest)) for part, rest in row["parts"])
+    return Trial(**{**row, "metrics": _numbers(row["metrics"]), "parts": parts})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers that were undefined are null in JSON."""
+    return {name: math.nan if value is None else float(value) for name, value in values.items()}

@@ -1,0 +1,147 @@
+"""A search by steps: through the contract of tasks, the default first; killed anywhere, the same trials in the end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.task_case import TINY, task_of
+from support.task_data import MAKERS, UNLABELLED, class_folders
+
+from vitrail.errors import ConfigError, TrainingError
+from vitrail.runs.record import Record, Result
+from vitrail.runs.trained import open_model
+from vitrail.training.first_try import measured
+from vitrail.training.loop import Loop
+from vitrail.training.plan import make_plan
+from vitrail.training.tuning import Tuned, tune
+from vitrail.training.tuning.journal import FILE, Journal
+
+CASES = [("regress", "numbers"), ("classify", "labels"), ("detect", "boxes"), ("segment", "mask"), ("mae", UNLABELLED)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder = tmp_path_factory.mktemp("tuned")
+    data = class_folders(folder)
+    return tune(data, steps=72, folder=folder / "run", **TINY)
+
+
+@pytest.mark.parametrize(("kind", "target"), CASES)
+def test_every_task_can_be_tuned(kind: str, target: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    found = tune(
+        MAKERS[target](tmp_path), steps=24, folder=tmp_path / "run", task=task_of(kind), say=said.append, **TINY
+    )
+    made = [trial for trial in found.trials if trial.scored]
+    assert made[0] is found.default
+    assert len(made) == 2
+    name = found.task.best_metric
+    assert found.chosen.metrics[name] == found.metrics[name]
+    assert not found.task.is_better(found.default.metrics, found.chosen.metrics)
+    assert open_model(tmp_path / "run").record.task.kind == kind
+    assert any("trial 2" in line for line in said)
+    assert "What was learned" in found.report().read_text()
+
+
+def test_trials_are_runs_and_the_folder_opens_as_the_chosen_one(done: Tuned) -> None:
+    made = [trial for trial in done.trials if trial.scored]
+    assert [trial.number for trial in made] == list(range(1, len(made) + 1))
+    assert len(made) > 4
+    for trial in made:
+        folder = done.folder / trial.folder
+        assert Result.read(folder).metrics == trial.metrics
+        assert not (folder / "checkpoints").exists()
+    first, second = open_model(done.folder), open_model(done.folder / done.chosen.folder)
+    states = first.task.state_dict(), second.task.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert Record.read(done.folder).notes[-1].startswith("chosen of")
+    assert done.budget.spent <= 72
+
+
+def test_rungs_promote_the_best(done: Tuned) -> None:
+    journal = Journal.read(done.folder)
+    assert [rung.trials for rung in journal.brackets[0]] == [3, 1]
+    first = [trial for trial in done.trials if trial.key.startswith("0.0")]
+    (second,) = [trial for trial in done.trials if trial.key.startswith("0.1")]
+    best = max(first, key=lambda trial: (trial.metrics["accuracy"], -trial.metrics["nll"]))
+    assert second.traits == best.traits
+    assert second.epochs > best.epochs
+
+
+def test_killed_in_the_third_trial_the_same_call_makes_the_same_trials(
+    done: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = 0, Loop._step
+
+    def killed(self: Loop, parts: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == done.trials[0].spent + done.trials[1].spent + 6:  # in the second epoch of the third trial
+            raise KeyboardInterrupt
+        step(self, parts)
+
+    data, folder = done.folder.parent / "data", tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tune(data, steps=72, folder=folder, **TINY)
+    said: list[str] = []
+    again = tune(data, steps=72, folder=folder, say=said.append, **TINY)
+    assert "goes on after 2 trials" in said[0]
+    same = [vars(trial) | {"seconds": 0} for trial in again.trials]
+    assert same == [vars(trial) | {"seconds": 0} for trial in done.trials]
+    assert again.chosen.number == done.chosen.number
+    states = open_model(folder).task.state_dict(), open_model(done.folder).task.state_dict()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    said.clear()
+    tune(folder=folder, resume=True, device="cpu", say=said.append)
+    assert "complete" in said[0]
+
+
+@pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")
+def test_with_nothing_named_the_first_trial_is_what_train_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.training.first_try.measured", measured)
+    data = tmp_path / "tested"
+    draw = np.random.default_rng(0)
+    for part, count in (("train", 12), ("test", 4)):
+        for number in range(count):
+            label = ("dark", "light")[number % 2]
+            (data / part / label).mkdir(parents=True, exist_ok=True)
+            pixels = draw.integers(0, 150, (24, 24, 3)) + 80 * (number % 2)
+            Image.fromarray(pixels.astype(np.uint8)).save(data / part / label / f"{number}.png")
+    found = tune(data, steps=1, folder=tmp_path / "run", device="cpu")
+    assert [trial.epochs for trial in found.trials] == [None]
+    assert found.record.recipe["probe"] == "linear"
+    assert found.record.start == make_plan(data).start
+    assert found.default_was_best
+    assert found.tested == {1: found.metrics["test_accuracy"]}
+    assert "default was best" in str(found)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path, done: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="data"):
+        tune(steps=5)
+    with pytest.raises(ConfigError, match="teacher"):
+        tune("demo", steps=5, folder=tmp_path / "new", teacher=torch.nn.Identity())
+    with pytest.raises(TrainingError, match="already"):
+        tune("demo", steps=5, folder=done.folder)
+    with pytest.raises(TrainingError, match="resume"):
+        tune(folder=tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="epochs"):
+        tune(folder=done.folder, resume=True, epochs=3)
+    content = json.loads((done.folder / FILE).read_text())
+    assert content["chosen"] == done.chosen.number
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun"):
+        tune("demo", steps=5)
