@@ -12,8 +12,10 @@ from vitrail.lab.attention_rank import AttentionRank
 from vitrail.lab.cost_model import CostModel
 from vitrail.lab.diagonal_query import DiagonalQuery
 from vitrail.lab.experiment import Experiment
+from vitrail.lab.kernel_regression import KernelRegression
 from vitrail.lab.low_pass import LowPass
 from vitrail.lab.norm_placement import NormPlacement
+from vitrail.lab.position_spectra import PositionSpectra
 from vitrail.lab.rank_collapse import RankCollapse
 from vitrail.lab.receptive_field import ReceptiveField
 from vitrail.lab.smallest_object import SmallestObject
@@ -32,6 +34,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     NormPlacement(),
     SmallestObject(),
     ReceptiveField(),
+    KernelRegression(),
+    PositionSpectra(),
 )
 
 

@@ -162,7 +162,7 @@ class SmallestObject(Experiment):
                     least=0.95,
                 ),
             ],
-            note="The law is that of means: a patch embedding has many outputs and keeps what the mean loses",
+            note="The law is that of means of patches; the patch embedding of a trained ViT is not a mean",
         )
 
     def true_case(self) -> Sequence[Results]:
