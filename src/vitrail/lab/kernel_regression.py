@@ -20,6 +20,11 @@ from vitrail.report import Section
 
 _MODELS = {"random": "random weights", "trained": "packaged model"}
 _EXACT = 1e-4
+_LIMITS = {
+    "gaussian": ("the kernel is a Gaussian of the distance (relative error)", 0.1),
+    "asymmetry": ("the kernel is symmetric (antisymmetric share)", 0.1),
+    "negative": ("it is positive definite (negative share of its spectrum)", 0.01),
+}
 _QUERIES = 200
 
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q ... M d, k ... N d, v ... N c, scale -> ... M c
@@ -125,23 +130,11 @@ class KernelRegression(Experiment):
                 most=-0.65,
             ),
         ]
-        for name, title in _MODELS.items():
-            text = f"({title}; mean over layers)"
-            checks += [
-                limit(
-                    f"the kernel is a Gaussian of the distance (relative error) {text}",
-                    estimate(mean(name, "gaussian")),
-                    most=0.1,
-                ),
-                limit(
-                    f"the kernel is symmetric (antisymmetric share) {text}", estimate(mean(name, "asymmetry")), most=0.1
-                ),
-                limit(
-                    f"it is positive definite (negative share of its spectrum) {text}",
-                    estimate(mean(name, "negative")),
-                    most=0.01,
-                ),
-            ]
+        checks += [
+            limit(f"{text} ({title}; mean over layers)", estimate(mean(name, key)), most=most)
+            for name, title in _MODELS.items()
+            for key, (text, most) in _LIMITS.items()
+        ]
         note = (
             "The identity is the definition of attention; learned maps make its kernel neither symmetric nor a distance"
         )
