@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import Count, Positive
-from vitrail.lab.estimates import by_seed, estimate, exponent, scipy_part
+from vitrail.lab.estimates import by_seed, estimate, exponent
 from vitrail.lab.experiment import NEW_APPROACH, Check, Experiment, Results, Settings, Verdict, judge, limit
 from vitrail.lab.plots import chart, line
 from vitrail.lab.subjects import attention_inputs, natural_noise, packaged_vit, random_vit
 from vitrail.layers.attention.base import MultiHead
 from vitrail.models.vit import ViT
 from vitrail.report import Section
+from vitrail.report.intervals import scipy_part
 
 _MODELS = {"random": "random weights", "trained": "packaged model"}
 _EXACT = 1e-4

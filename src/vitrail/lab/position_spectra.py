@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.config import Count, Positive
-from vitrail.lab.estimates import by_seed, estimate, scipy_stats
+from vitrail.lab.estimates import by_seed, estimate
 from vitrail.lab.experiment import (
     ARCHITECTURE,
     FOUNDATIONS,
@@ -29,6 +29,7 @@ from vitrail.layers.position import LearnedPosition, frequencies, sincos_1d, sin
 from vitrail.layers.rope import RopeConfig
 from vitrail.models.vit import ViT
 from vitrail.report import Section
+from vitrail.report.intervals import scipy_stats
 
 _THETA = 10_000.0
 _IMAGE = 28  # pixels
