@@ -6,7 +6,9 @@ _TYPES = {
     "object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "boolean": bool,
     "null": type(None),
 }  # fmt: skip
-KNOWN = {"type", "required", "properties", "items", "minimum", "maximum", "description", "enum"}
+KNOWN = {
+    "type", "required", "properties", "additionalProperties", "items", "minimum", "maximum", "description", "enum",
+}  # fmt: skip
 
 
 def errors(value: Any, schema: dict[str, Any], where: str = "$") -> list[str]:
@@ -28,7 +30,10 @@ def errors(value: Any, schema: dict[str, Any], where: str = "$") -> list[str]:
         found += [
             text for name in value.keys() & known.keys() for text in errors(value[name], known[name], f"{where}.{name}")
         ]
-        found += [f"{where}.{name} is not described" for name in value.keys() - known.keys() if known]
+        others = schema.get("additionalProperties", not known)  # a schema, or whether others are allowed at all
+        for name in value.keys() - known.keys():
+            inner = others if isinstance(others, dict) else {}
+            found += errors(value[name], inner, f"{where}.{name}") if others else [f"{where}.{name} is not described"]
     if isinstance(value, list):
         inner = schema.get("items", {})
         found += [text for at, item in enumerate(value) for text in errors(item, inner, f"{where}[{at}]")]

@@ -166,7 +166,9 @@ class Task(nn.Module, ABC):
 
     config: TaskConfig
     schema: Schema
-    best_metric: str  # of `metrics().compute()`: what the best checkpoint is chosen by
+    best_metric: (
+        str  # of `metrics().compute()`: what the best checkpoint is chosen by; `about_metrics` has its direction
+    )
     tie_metric: str | None = None  # decides between equals
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
     capturable: bool = True  # whether a training step runs on the device alone, so that it can be recorded

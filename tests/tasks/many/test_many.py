@@ -136,6 +136,17 @@ def test_metrics_of_partly_annotated_images_are_those_of_single_tasks() -> None:
     assert wrong.shape == (12,)
 
 
+def test_a_metric_of_which_less_is_better_counts_against_the_score() -> None:
+    chosen = from_dict(ManyConfig, {"tasks": {"classify": {"best_metric": "nll"}, "depth": PARTS["depth"]}})
+    task, some = chosen.build(backbone(), chosen.learns(SCHEMA)).eval(), batch()
+    meter = task.metrics()
+    with torch.no_grad():
+        meter.update(task.outputs(some.images), some.targets)
+    found = meter.compute()
+    assert found["score"] == pytest.approx((found["depth.delta1"] - found["classify.nll"]) / 2)
+    assert "minus classify" in task.about_metrics["score"].meaning
+
+
 def test_an_image_without_targets_changes_nothing() -> None:
     task, some = many().eval(), batch(4)
     blank = {name: SCHEMA[name].unknown(values) for name, values in some.targets.items() if name in ("label", "boxes")}

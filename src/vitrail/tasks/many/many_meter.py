@@ -49,6 +49,7 @@ class ManyMeter:
         self.meters: dict[str, Meter] = {name: task.metrics() for name, task in tasks.items()}
         self.schemas = {name: task.schema for name, task in tasks.items()}
         self.best = {name: task.best_metric for name, task in tasks.items()}
+        self.signs = {name: 1 if task.about_metrics[task.best_metric].higher else -1 for name, task in tasks.items()}
         self.images = 0
 
     def update(self, outputs: Outputs, targets: Targets) -> None:
@@ -65,12 +66,15 @@ class ManyMeter:
         self.images += other.images
 
     def compute(self) -> Mapping[str, Any]:
-        """The results of each task by full names, images, and `score`: the mean of the tasks' best metrics."""
+        """The results of each task by full names, images, and `score`: the mean of the tasks' best metrics.
+
+        A metric of which less is better counts with a minus.
+        """
         found: dict[str, Mapping[str, Any]] = {}
         for name, meter in self.meters.items():
             try:
                 found[name] = meter.compute()
             except DataError as error:
                 raise DataError(f"task {name!r}: {error}") from error
-        best: Sequence[float] = [float(found[name][metric]) for name, metric in self.best.items()]
+        best: Sequence[float] = [self.signs[name] * float(found[name][metric]) for name, metric in self.best.items()]
         return {SCORE: sum(best) / len(best), "images": self.images, **joined(found)}

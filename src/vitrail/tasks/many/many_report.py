@@ -15,7 +15,8 @@ _WORST = "The images with the largest errors of all tasks together, with the ans
 
 def metrics(tasks: Mapping[str, Task]) -> dict[str, Metric]:
     """The mean score first, then what each task measures, its loss and the weight of that."""
-    best = [f"{name} {task.about_metrics[task.best_metric].title}" for name, task in tasks.items()]
+    chosen = {name: task.about_metrics[task.best_metric] for name, task in tasks.items()}
+    best = [f"{'' if metric.higher else 'minus '}{name} {metric.title}" for name, metric in chosen.items()]
     found = {SCORE: Metric("mean score", "", f"mean of {', '.join(best)}")}
     for name, task in tasks.items():
         own = {key: named(name, metric) for key, metric in task.about_metrics.items()}
