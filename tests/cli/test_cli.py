@@ -13,7 +13,7 @@ import torch
 from support import processes
 
 import vitrail
-from vitrail.cli import main
+from vitrail.cli import main, parser
 from vitrail.cli.options import escape_letters
 
 
@@ -35,6 +35,12 @@ def test_help_is_instant_and_does_not_load_torch() -> None:
     code = "import sys, vitrail.cli; vitrail.cli.parser().format_help(); assert 'torch' not in sys.modules"
     done = processes.run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
+
+
+def test_every_option_has_a_help_text() -> None:
+    (verbs,) = (action for action in parser()._actions if isinstance(action.choices, dict))
+    for name, verb in dict(verbs.choices or {}).items():
+        assert [action.dest for action in verb._actions if not action.help] == [], name
 
 
 def test_models_lists_what_matches_with_its_cost(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,13 @@ def stored(page: Path) -> dict:
     return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 
+def test_without_a_model_the_packaged_one_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(samples()["cat"]), "--method", "grad_cam", "--scores", "none"]) == 0
+    assert "explained with packaged" in capsys.readouterr().out
+    assert main(["explain", "packaged"]) == 2
+    assert "vitrail explain packaged picture.jpg" in capsys.readouterr().err
+
+
 def test_a_page(run: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "page.html"
     words = ["explain", run, str(photos / "0.png"), str(photos / "1.png"), "--method", "rollout,relevance"]

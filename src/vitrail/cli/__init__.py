@@ -21,7 +21,7 @@ from vitrail.cli import (
     tuning_verb,
     uneven,
 )
-from vitrail.cli.options import Words, check_paths, escape_letters, image_size, notices
+from vitrail.cli.options import DEVICES, Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
@@ -149,17 +149,17 @@ def _train(verb: Words) -> None:
     verb.add_argument(
         "--verify-resume", metavar="N", type=int, help="check on N steps that resuming is exact, and exit"
     )
-    verb.add_argument("--epochs", type=int)
-    verb.add_argument("--batch-size", type=int)
-    verb.add_argument("--lr", type=float)
+    verb.add_argument("--epochs", type=int, help="how often every image is seen (default: the recipe's)")
+    verb.add_argument("--batch-size", type=int, help="images a step, over all processes (default: the recipe's)")
+    verb.add_argument("--lr", type=float, help="the learning rate (default: the recipe's)")
     verb.add_argument("--layer-decay", metavar="RATE", type=float, help="lower rates towards the image, e.g. 0.75")
     verb.add_argument("--freeze-until", metavar="LAYER", help="freeze everything before it, e.g. blocks.8")
     verb.add_argument("--lora", metavar="RANK", type=int, help="train low-rank updates and the head only")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
-    verb.add_argument("--seed", type=int)
+    verb.add_argument("--seed", type=int, help="decides the weights, the order and the augmentation (default 0)")
     verb.add_argument("--precision", help="auto, float32 (or fp32), bf16 or fp16")
     verb.add_argument("--compile", action="store_true", help="torch.compile: slow to start, faster after")
-    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how several processes share the model")
     verb.add_argument(
         "--log", metavar="SINK", action="append", default=[], choices=("tensorboard", "wandb"),
@@ -174,7 +174,7 @@ def _demo(verb: Words) -> None:
         "--out", metavar="FOLDER", type=Path, dest="folder",
         help="where the run goes (default runs/demo, where it replaces the last)",
     )  # fmt: skip
-    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    verb.add_argument("--device", help=DEVICES)
     _set_option(verb, "change the recipe, e.g. --set epochs=5")
 
 
@@ -185,8 +185,8 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("data", nargs="?", help="labelled images, as for train, their test part; by default the run's")
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
-    verb.add_argument("--batch-size", type=int, default=256)
-    verb.add_argument("--device")
+    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
+    verb.add_argument("--device", help=DEVICES)
     verb.add_argument(
         "--tta", choices=("flip", "views"), help="also average over test-time views: flips, or crops and flips"
     )
@@ -204,7 +204,7 @@ def _judging(verbs: Any) -> None:
     )  # fmt: skip
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--top", type=int, default=5, help="how many candidates to name (default 5)")
-    verb.add_argument("--device")
+    verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
     shipping.add_positions(verb)
     shipping.add_table(verb)
@@ -217,8 +217,8 @@ def _judging(verbs: Any) -> None:
         metavar="NAME",
         help="the model to estimate costs for; by default the one that train would choose",
     )
-    verb.add_argument("--image-size", metavar="SIZE", type=image_size)
-    verb.add_argument("--val", metavar="SHARE|DATA", type=_share)
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="the run's: 224, or 224x160")
+    verb.add_argument("--val", metavar="SHARE|DATA", type=_share, help="validation, as for train")
     verb.add_argument("--group", metavar="RULE", help="how images are grouped, as for train")
     verb.add_argument("--seed", type=int, default=0, help="the run's: it decides which images validate it")
     verb.add_argument(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitrail.cli.options import busy, image_size, layer_numbers, show_report
+from vitrail.cli.options import DEVICES, busy, image_size, layer_numbers, model_and_pictures, show_report
 from vitrail.errors import BrokenImage, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ BATCH = 32  # images at a time for statistics
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
     verb.add_argument(
-        "run", help="a run folder, a checkpoint, `packaged`, or the name of a model, which gets random weights"
-    )
-    verb.add_argument("images", nargs="+", metavar="IMAGE", help="image files, and folders of them")
+        "paths", nargs="+", metavar="PATH",
+        help="image files, and folders of them; before them a run's folder, a checkpoint, or the name of a model, "
+        "which gets random weights; by default the packaged model",
+    )  # fmt: skip
     verb.add_argument(
         "--method", metavar="NAMES", type=_words, help="saliency methods, e.g. relevance,rollout (default: quick ones)"
     )
@@ -56,7 +57,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", type=Path, dest="html", help="write an interactive page that needs no network"
     )
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    verb.add_argument("--device")
+    verb.add_argument("--device", help=DEVICES)
 
 
 def _words(text: str) -> list[str]:
@@ -68,6 +69,7 @@ def _words(text: str) -> list[str]:
 
 def explain(options: argparse.Namespace) -> None:
     """Explains pictures, or computes statistics of attention over many images."""
+    options.run, options.images = model_and_pictures("explain", options.paths)
     if options.statistics:
         _statistics(options)
         return

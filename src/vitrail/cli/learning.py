@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import folds_verb, shipping, tuning_verb
-from vitrail.cli.options import busy, read_changes, show_report
+from vitrail.cli.options import busy, model_and_pictures, read_changes, show_report
 from vitrail.cli.uneven import with_uneven
 from vitrail.errors import ConfigError, DataError, Notice, nearest
 from vitrail.strict_json import to_json
@@ -150,15 +150,8 @@ def _opened(source: str, device: str | None, image_size: Any = None) -> "Predict
 
 def predict(options: argparse.Namespace) -> None:
     """Prints or stores answers for pictures, by a run, a checkpoint or an exported model."""
-    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
-    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
-    from vitrail.runs.paths import names_model  # noqa: PLC0415
-
     _check_asked(options)
-    named = is_artefact(options.paths[0]) or names_model(options.paths[0])
-    source, paths = (options.paths[0], options.paths[1:]) if named else (PACKAGED, options.paths)
-    if not paths:
-        raise ConfigError(f"{source} is a model; name pictures too: vitrail predict {source} picture.jpg")
+    source, paths = model_and_pictures("predict", options.paths)
     if options.table is not None:
         from vitrail.deploy.artefact.opening import open_engine  # noqa: PLC0415
         from vitrail.hardware import device  # noqa: PLC0415

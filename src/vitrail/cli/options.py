@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.report import Report
 
 
+DEVICES = "cpu, cuda, cuda:1, mps (default: a GPU where there is one)"
 _NUMBERS = {int: "a whole number", float: "a number"}
 
 
@@ -88,6 +89,19 @@ class Words(argparse.ArgumentParser):
             return
         what = f"{action.option_strings[-1]} is {value!r}" if action.option_strings else f"unknown verb {value!r}"
         raise ConfigError(f"{what}; {nearest(str(value), map(str, action.choices))}")
+
+
+def model_and_pictures(verb: str, paths: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The model that is named before pictures, or the packaged one; and the pictures."""
+    from vitrail.deploy.artefact.opening import is_artefact  # noqa: PLC0415
+    from vitrail.packaged import NAME as PACKAGED  # noqa: PLC0415
+    from vitrail.runs.paths import names_model  # noqa: PLC0415
+
+    named = is_artefact(paths[0]) or names_model(paths[0])
+    source, pictures = (paths[0], paths[1:]) if named else (PACKAGED, paths)
+    if not pictures:
+        raise ConfigError(f"{source} is a model; name pictures too: vitrail {verb} {source} picture.jpg")
+    return source, pictures
 
 
 def _key(name: str) -> str | None:

@@ -4,7 +4,7 @@ import argparse
 import warnings
 from pathlib import Path
 
-from vitrail.cli.options import busy, layer_numbers, show_report
+from vitrail.cli.options import DEVICES, busy, layer_numbers, show_report
 from vitrail.errors import ConfigError, Notice
 
 
@@ -27,8 +27,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="fit a linear head to the features of the last layer and write a run: a model that predicts, in seconds",
     )  # fmt: skip
     verb.add_argument("--val", metavar="SHARE", type=float, help="with --fit: the share of images to validate on")
-    verb.add_argument("--batch-size", type=int, default=256)
-    verb.add_argument("--device")
+    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
+    verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument(
         "--out", metavar="PATH", type=Path, dest="html",
