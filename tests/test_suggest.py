@@ -24,6 +24,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("runs/dmeo", "runs/demo"),
         ("run/demo", "runs/demo"),
         ("rusn/othr", "runs/other"),
+        ("runs/oth", "runs/other"),
         ("photos/../runs/dem", "photos/../runs/demo"),
         ("runs/aa", None),
         ("nowhere/demo", None),

@@ -47,7 +47,8 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:
-    """The most similar name, ignoring case."""
-    folded = {one.casefold(): one for one in sorted(known)}
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=1)
+    """The first name that starts like this, or the most similar one, ignoring case."""
+    folded, name = {one.casefold(): one for one in known}, name.casefold()
+    longer = [one for one in folded if len(name) > 2 and one.startswith(name)]
+    close = longer or difflib.get_close_matches(name, sorted(folded), n=1)
     return folded[close[0]] if close else None

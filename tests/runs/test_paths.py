@@ -36,7 +36,13 @@ def test_the_packaged_model_and_what_was_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("misspelt", "nearest"), [("packged", "packaged"), ("runs/birdz", "runs/birds"), ("birdz", "runs/birds")]
+    ("misspelt", "nearest"),
+    [
+        ("packged", "packaged"),
+        ("runs/birdz", "runs/birds"),
+        ("birdz", "runs/birds"),
+        ("vit_tiny", "vit_tiny_patch16"),
+    ],
 )
 def test_the_nearest_is_named(misspelt: str, nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

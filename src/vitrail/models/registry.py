@@ -96,6 +96,11 @@ def presets() -> dict[str, Preset]:
     return {name: preset for family in FAMILIES.values() for name, preset in family.presets.items()}
 
 
+def usual_names() -> list[str]:
+    """All named sizes as suggestions for a misspelt one: of several sizes of patches, the usual one comes first."""
+    return sorted(presets(), key=lambda name: not name.endswith("_patch16"))
+
+
 def name_of(config: BackboneConfig) -> str | None:
     """The preset name of a config, ignoring image size, classes and dropout."""
     for name, (known, _) in presets().items():
@@ -114,8 +119,7 @@ def resolve(name: str) -> tuple[Family, BackboneConfig]:
     """The family and config of a name of vitrail or timm."""
     found = _named(name)
     if found is None:
-        usual = sorted(presets(), key=lambda preset: not preset.endswith("_patch16"))  # of all sizes of patches
-        hint = nearest(name.lower(), usual, see="vitrail.list_models() or `vitrail models`")
+        hint = nearest(name.lower(), usual_names(), see="vitrail.list_models() or `vitrail models`")
         raise ConfigError(f"unknown model {name!r}; {hint}")
     return found
 

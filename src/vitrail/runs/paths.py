@@ -6,7 +6,7 @@ from vitrail.data.decode import SUFFIXES as PICTURES
 from vitrail.errors import CheckpointError, nearest
 from vitrail.models.checkpoint.files import PICKLES, is_word
 from vitrail.models.checkpoint.hub import PREFIX
-from vitrail.models.registry import is_known, presets
+from vitrail.models.registry import is_known, presets, usual_names
 from vitrail.packaged import NAMES as PACKAGED
 from vitrail.packaged import find_packaged
 from vitrail.runs.record import FILE
@@ -32,7 +32,7 @@ def _refuse_misspelt(source: str) -> None:
         return
     paths = {item.name: str(item) for item in path.parent.iterdir()} if path.parent.is_dir() else {}
     if is_word(path):
-        paths |= {name: name for name in (*PACKAGED, *presets())}
+        paths |= {name: name for name in (*PACKAGED, *usual_names())}
         paths |= {file.parent.name: str(file.parent) for file in Path("runs").glob(f"*/{FILE}")}
     hint = nearest(path.name, paths)
     for name, found in paths.items():

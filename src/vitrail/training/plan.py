@@ -220,7 +220,7 @@ def _started(
     """A model with the weights that a run starts from, and the config that names it."""
     backbone = loaded(start, config, outputs, model=model)
     config = change(config, {"model": model_name(backbone, start)})
-    notes.append(BORROWED if borrowed else f"starts from the weights of {start}, a {config.model}")
+    notes.append(BORROWED if borrowed else f"starts from the weights of {start} ({config.model})")
     return config, backbone
 
 

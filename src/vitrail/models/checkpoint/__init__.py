@@ -27,7 +27,7 @@ from vitrail.models.checkpoint.torchvision import Torchvision
 from vitrail.models.checkpoint.unwrap import candidates, say_prefix
 from vitrail.models.checkpoint.vitrail import Vitrail, describe_model
 from vitrail.models.initialise import SkipInit
-from vitrail.models.registry import FAMILIES, build, family_of, is_known, presets, resolve
+from vitrail.models.registry import FAMILIES, build, family_of, is_known, resolve, usual_names
 from vitrail.strict_json import to_json
 
 __all__ = ["convert", "load", "save"]
@@ -93,7 +93,7 @@ def _weights(source: str | Path) -> Weights:
             f"{path} is the name of a model, which comes without weights; pass a run folder, a weight file or "
             "hf-hub:owner/name, or, in Python, vitrail.create() for random weights"
         )
-    return read(path, names=presets())
+    return read(path, names=usual_names())
 
 
 def _refuse_heads(weights: Weights) -> None:

@@ -35,7 +35,6 @@ class DeformableDetrConfig(DetectorConfig, kind="deformable_detr"):
     `extra_queries` learn from boxes that are repeated `repeat` times.
     """
 
-    denoises: ClassVar[bool] = True
     takes_padding: ClassVar[bool] = True
     queries: Count = 300
     dim: Count = 256

@@ -48,7 +48,6 @@ class DetectorConfig(Choice):
 
     queries: Count
     softmax: ClassVar[bool] = False  # whether classes exclude each other and the last logit means "no object"
-    denoises: ClassVar[bool] = False  # whether it can learn from noised boxes
     takes_padding: ClassVar[bool] = False  # whether images of a batch may have different sizes, padded to one
     repeat: int = 1  # how often each box is repeated for the extra queries
 

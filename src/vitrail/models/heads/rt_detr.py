@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ class RtDetrConfig(DetectorConfig, kind="rt_detr"):
     the blocks between levels over `dim`.
     """
 
-    denoises: ClassVar[bool] = True
     queries: Count = 300
     dim: Count = 256
     num_heads: Count = 8

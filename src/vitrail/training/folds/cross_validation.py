@@ -54,14 +54,14 @@ def train_folds(
         path, setup = _begin(data, folds, folder, options)
     count, where = int(setup["folds"]), choose_device(device)
     for number in range(1, count + 1):
-        place = path / f"fold-{number}"
-        if _is_over(place):
-            tell(f"fold {number} of {count} is complete: {place}")
+        fold_folder = path / f"fold-{number}"
+        if _is_over(fold_folder):
+            tell(f"fold {number} of {count} is complete: {fold_folder}")
             continue
-        tell(f"fold {number} of {count}: {place}")
-        started = any((place / "checkpoints").glob("step-*"))
+        tell(f"fold {number} of {count}: {fold_folder}")
+        started = any((fold_folder / "checkpoints").glob("step-*"))
         given = {} if started else {"data": setup["data"], "fold": (number, count), **setup["options"]}
-        train(folder=place, resume=started, device=where, silent=silent, **given)
+        train(folder=fold_folder, resume=started, device=where, silent=silent, **given)
     done = tuple(predict_fold(path / f"fold-{number}", number, where) for number in range(1, count + 1))
     pooled = pool(done)
     write_table(path / TABLE, done)
