@@ -2,7 +2,7 @@
 
 import argparse
 
-from vitrail.cli.options import busy, show_report
+from vitrail.cli.options import DEVICES, busy, show_report
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -17,8 +17,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--resamples", metavar="N", type=int, help="of the bootstrap (default 1000, or what takes about a minute)"
     )
-    verb.add_argument("--batch-size", type=int, default=256)
-    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
+    verb.add_argument("--device", help=DEVICES)
 
 
 def compare(options: argparse.Namespace) -> None:
