@@ -144,13 +144,16 @@ class CostModel(Experiment):
             ),
             limit("fused attention keeps memory with an exponent near 2, too", estimate(memory["fused"]), least=1.8),
             limit(
-                "time follows the formula in L (difference of exponents)",
+                "explicit attention takes time by the formula in L (difference of exponents)",
                 estimate(late["tokens"]),
                 least=-0.2,
                 most=0.2,
             ),
             limit(
-                "time follows the formula in D (difference of exponents)", estimate(late["dims"]), least=-0.2, most=0.2
+                "fused attention takes time by it in D (difference of exponents)",
+                estimate(late["dims"]),
+                least=-0.2,
+                most=0.2,
             ),
         ]
         return judge(
