@@ -135,7 +135,10 @@ def _train(verb: Words) -> None:
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target; several: a,b")
     verb.add_argument("--recipe", metavar="NAME", help="a recipe of the package, or a YAML file")
     verb.add_argument(
-        "--from", metavar="WEIGHTS", dest="start", help="weights to fine-tune: a file, folder or hf-hub:…"
+        "--from",
+        metavar="WEIGHTS",
+        dest="start",
+        help="weights to fine-tune: a file, folder or hf-hub:…; auto: public ones for the images' size",
     )
     verb.add_argument("--teacher", metavar="WEIGHTS", help="a model to learn from as well")
     verb.add_argument(

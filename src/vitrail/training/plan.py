@@ -12,7 +12,7 @@ from yaml.error import MarkedYAMLError
 
 from vitrail.config import from_dict, to_dict
 from vitrail.data.augment.augmentation import MixConfig
-from vitrail.data.dataset import Splits
+from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import Wanted
@@ -33,6 +33,7 @@ from vitrail.training.config import FREE, TrainConfig, change
 from vitrail.training.first_model import FOR_SMALL, SMALL, Sampled, fresh_model, sample
 from vitrail.training.first_try import first_try_for
 from vitrail.training.freeze import freeze_until, trainable
+from vitrail.training.public_start import AUTO, PublicStart, public_start
 from vitrail.training.start import (
     BORROWED,
     FOR_LORA,
@@ -180,16 +181,16 @@ def make_plan(
     check_weights(config, start)
     columns = tuple(name.strip() for name in label.split(",") if name.strip()) if label is not None else ()
     splits, wanted = open_for_task(data, spec, like=Wanted(columns, group=group, fold=fold), val=val, seed=config.seed)
-    seen, open_choice = sample(splits.train), recipe is None and start is None and teacher is None and not named
-    first = first_try_for(splits.train, seen, changes, kind=spec.kind) if open_choice else None
-    if first is not None:
-        start, changes = first.setting.start, {**first.setting.changes, **changes}
-        config, spec = _tuned(changes, spec)
+    seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
+    chosen_start = _chosen_start(splits.train, seen, changes, spec, start=start) if left_open or start == AUTO else None
+    if chosen_start is not None:
+        start, changes = chosen_start.start, {**chosen_start.changes, **changes}
+        config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
     chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
     chosen, decided = chosen.decided(schema, splits.train.targets)
     config = replace(config, task=chosen, augment=augment, mix=mix)
-    notes = [*splits.notes, *notes, *adapted, *decided, *([] if first is None else [first.note])]
+    notes = [*splits.notes, *notes, *adapted, *decided, *([] if chosen_start is None else [chosen_start.note])]
     asked = {**given, **changes}
     config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in asked))
     config = config if "batch_size" in asked else _with_steps(config, len(splits.train), notes)
@@ -214,13 +215,24 @@ def make_plan(
     return replace(plan, notes=tuple(notes))
 
 
+def _chosen_start(
+    data: Dataset, seen: Sampled, changes: Mapping[str, Any], spec: Spec, *, start: str | Path | None
+) -> PublicStart | None:
+    """The weights for data where none were named: public ones with --from auto, else what measured sets suggest."""
+    if start == AUTO:
+        return public_start(data, seen, changes, kind=spec.kind)
+    first = first_try_for(data, seen, changes, kind=spec.kind)
+    return None if first is None else PublicStart(first.setting.start, first.setting.changes, first.note)
+
+
 def _started(
     config: TrainConfig, start: str | Path, outputs: int, notes: list[str], *, model: str | None, borrowed: bool
 ) -> tuple[TrainConfig, Backbone]:
     """A model with the weights that a run starts from, and the config that names it."""
     backbone = loaded(start, config, outputs, model=model)
     config = change(config, {"model": model_name(backbone, start)})
-    notes.append(BORROWED if borrowed else f"starts from the weights of {start} ({config.model})")
+    known = f"; licence of the weights: {licence}" if (licence := licence_of(start)) else ""
+    notes.append(BORROWED if borrowed else f"starts from the weights of {start} ({config.model}{known})")
     return config, backbone
 
 

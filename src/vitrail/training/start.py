@@ -8,6 +8,7 @@ from vitrail.errors import ConfigError
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.config_match import check_match, structure
+from vitrail.models.checkpoint.hub import card_licence
 from vitrail.models.registry import build, family_of, is_known, name_of, resolve
 from vitrail.packaged import LICENCE, NAMES
 from vitrail.packaged import NAME as PACKAGED
@@ -85,7 +86,7 @@ def licence_of(start: str | Path | None) -> str | None:
     """The licence of the weights that a run starts from, which is that of its own; None where it is not known."""
     if start is None or start in NAMES:
         return None if start is None else LICENCE
-    return Record.read(start).licence if is_run(start) else None
+    return Record.read(start).licence if is_run(start) else card_licence(start)
 
 
 def preprocess_of(config: TrainConfig, backbone: Backbone, notes: list[str], *, started: bool) -> Preprocess:

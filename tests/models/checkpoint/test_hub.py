@@ -1,24 +1,18 @@
 """Hub addresses against a hub on loopback: the few requests that a download makes, and no network."""
 
-import hashlib
 import json
-import os
-import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import processes
+from support.hub import NEW, OLD, Hub, contents, run_script, serving
 
 import vitrail
 from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.huggingface import HuggingFace
 
-OLD, NEW = "a" * 40, "b" * 40
 TINY = {"dim": 32, "depth": 1, "num_heads": 2, "image_size": 32, "num_classes": 3}
 
 # Runs in its own process, since the hub's settings are read on import. Answers with one line of JSON an address.
@@ -34,76 +28,6 @@ for address in json.loads(sys.argv[1]):
     except vitrail.errors.VitrailError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}))
 """
-
-
-class Hub(ThreadingHTTPServer):
-    """Repositories by name, commits by hash, files by path; writes down which files it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.repositories: dict[str, dict[str, dict[str, bytes]]] = {}
-        self.branches = {"main": NEW, "before": OLD}
-        self.asked: list[list[str]] = []  # one list an address
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0].strip("/").split("/")
-        if path == ["mark"]:
-            self.server.asked.append([])
-            return self.answer(200)
-        api = path[:2] == ["api", "models"]
-        owner, name, what, revision, *file = path[2:] if api else path
-        commits = self.server.repositories.get(f"{owner}/{name}")
-        if commits is None:
-            return self.answer(404, X_Error_Code="RepoNotFound")
-        commit = self.server.branches.get(revision, revision)
-        if commit not in commits:
-            return self.answer(404, X_Error_Code="RevisionNotFound")
-        files = commits[commit]
-        if api and what == "revision":
-            siblings = [{"rfilename": each} for each in files]
-            about = {"_id": "1", "id": f"{owner}/{name}", "sha": commit, "siblings": siblings}
-            return self.answer(200, json.dumps(about).encode(), Content_Type="application/json")
-        if api and what == "tree":
-            tree = [
-                {"type": "file", "path": each, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                for each, data in files.items()
-            ]
-            return self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
-        data = files.get("/".join(file))
-        if data is None:
-            return self.answer(404, X_Error_Code="EntryNotFound")
-        if self.command == "GET":
-            self.server.asked[-1].append("/".join(file))
-        etag = f'"{hashlib.sha1(data).hexdigest()}"'
-        return self.answer(200, data, ETag=etag, X_Repo_Commit=commit)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(item.relative_to(folder)): item.read_bytes() for item in folder.rglob("*") if item.is_file()}
 
 
 def model_of(seed: int) -> vitrail.models.backbone.Backbone:
@@ -137,27 +61,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         "lab/odd": {NEW: {"weights.safetensors": contents(folder / "new")["model.safetensors"], "optimizer.pt": b""}},
         "lab/empty": {NEW: {"README.md": b"no weights yet", "config.json": b"{}"}},
     }
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield server
 
 
 def load_all(addresses: list[str], home: Path, hub: Hub, **environment: str) -> list[dict[str, Any]]:
-    keep = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "ONEDNN_MAX_CPU_ISA") if name in os.environ}
-    settings = {
-        "HF_HOME": str(home),
-        "HF_ENDPOINT": hub.address,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    done = processes.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(addresses)],
-        env=keep | settings | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return run_script(SCRIPT, json.dumps(addresses), home=home, endpoint=hub.address, **environment)
 
 
 ONLINE = {

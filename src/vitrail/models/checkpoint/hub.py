@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
+import yaml
+
 from vitrail.errors import CheckpointError
 
 PREFIX = "hf-hub:"
 _PATTERN = re.compile(r"hf-hub:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
+_CARD = "README.md"
 _ABOUT = ("config.json", "preprocessor_config.json")  # architecture and preprocessing
 # The first of these groups that the repository has is downloaded, with the two files above, and nothing else.
 _GROUPS = (
@@ -29,6 +32,21 @@ def locate(source: str | Path) -> Path:
         if any(item for pattern in group for item in folder.glob(pattern)):
             return folder
     raise CheckpointError(f"{source} has no weight file (.safetensors, .bin, .pth or .pt)")
+
+
+def card_licence(source: str | Path) -> str | None:
+    """The licence that the model card of a hub repository names; None where there is none, or no hub."""
+    match = _PATTERN.fullmatch(str(source))
+    if match is None:
+        return None
+    try:
+        card = _fetch(match["repository"], match["revision"], (_CARD,)) / _CARD
+        head = card.read_text(encoding="utf-8", errors="replace").split("---")[1]
+        found = yaml.safe_load(head)
+    except (CheckpointError, OSError, IndexError, yaml.YAMLError):
+        return None
+    named = (found.get("license_name") or found.get("license")) if isinstance(found, dict) else None
+    return str(named) if named else None
 
 
 def _fetch(repository: str, revision: str | None, group: tuple[str, ...]) -> Path:

@@ -1,0 +1,101 @@
+"""`--from auto`: public weights from a hub on loopback with their licence, and those of the package without one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.hub import NEW, Hub, contents, run_script, serving
+from support.small_data import photos, split
+
+import vitrail
+from vitrail.errors import CheckpointError
+from vitrail.models.checkpoint.hub import card_licence
+from vitrail.packaged import NAME as PACKAGED
+from vitrail.packaged import PHOTOS
+from vitrail.training import public_start as public
+from vitrail.training.first_model import Sampled
+from vitrail.training.plan import make_plan
+from vitrail.training.public_start import RECOMMENDED, public_start
+
+LARGE = Sampled(200, 300, grey=False)
+SCRIPT = """
+import json, sys, warnings
+import torch
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+from support.small_data import photos, split
+from vitrail.training.plan import make_plan
+plan = make_plan(split(photos(24, size=80)), start="auto")
+about = plan.record(val=None, command="", environment={})
+found = {"start": plan.start, "licence": about.licence, "notes": plan.notes, "probe": plan.config.probe}
+print(json.dumps(found | {"size": plan.preprocess.image_size}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("hub")
+    torch.manual_seed(0)
+    vitrail.save(vitrail.create("vit_tiny_patch16", dim=32, depth=1, num_heads=2, num_classes=0), folder / "model")
+    (folder / "model" / "README.md").write_text("---\nlicense: apache-2.0\ntags: [vision]\n---\n# A model\n")
+    hub, words = Hub(), (str(Path(__file__).parents[1]),)
+    hub.asked.append([])
+    hub.repositories = {RECOMMENDED.partition(":")[2]: {NEW: contents(folder / "model")}}
+    with serving(hub):
+        where = {"endpoint": hub.address, "VITRAIL_CACHE": str(folder / "cache")}
+        (online,) = run_script(SCRIPT, *words, home=folder / "home", **where, HF_HUB_OFFLINE="0")
+        (offline,) = run_script(SCRIPT, *words, home=folder / "new", **where, HF_HUB_OFFLINE="1")
+    return {"online": online, "offline": offline}
+
+
+@pytest.mark.filterwarnings("ignore::vitrail.errors.Notice")
+def test_with_a_network_it_is_the_recommended_model_and_its_licence_is_told(found: dict[str, dict[str, Any]]) -> None:
+    online = found["online"]
+    assert online["start"] == RECOMMENDED
+    assert online["licence"] == "apache-2.0"
+    assert any("licence of the weights: apache-2.0" in note for note in online["notes"])
+    assert (online["size"], online["probe"]) == ([224, 224], "linear")
+
+
+def test_without_one_it_is_the_packaged_model_and_why_is_told(found: dict[str, dict[str, Any]]) -> None:
+    offline = found["offline"]
+    assert (offline["start"], offline["licence"]) == (PHOTOS, "Apache-2.0")
+    assert any("unreachable" in note for note in offline["notes"])
+
+
+@pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")
+def test_small_images_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public, "locate", lambda _: pytest.fail("the hub was asked"))
+    plan = make_plan(split(photos(24)), start="auto")
+    assert (plan.start, plan.config.probe) == (PACKAGED, "linear")
+    assert any("licence of the weights: Apache-2.0" in note for note in plan.notes)
+
+
+def test_who_says_how_to_train_gets_no_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = photos(24)
+    monkeypatch.setattr(public, "locate", Path)
+    assert public_start(data, LARGE, {}, kind=None).changes == {"probe": "linear", "image_size": 224}
+    assert public_start(data, LARGE, {"epochs": 3, "image_size": 96}, kind=None).changes == {}
+    assert public_start(data, LARGE, {"lora": 8}, kind=None).changes == {"image_size": 224}
+    assert public_start(data, LARGE, {}, kind="mae").changes == {"image_size": 224}
+
+
+def test_a_card_that_cannot_be_read_names_no_licence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from vitrail.models.checkpoint import hub as module
+
+    assert card_licence("runs/mine") is None
+    monkeypatch.setattr(module, "_fetch", lambda *_: tmp_path)
+    for text, expected in (
+        ("no front matter", None), ("---\n[\n---", None), ("---\nlicense: mit\n---", "mit"),
+        ("---\nlicense: other\nlicense_name: fair-noncommercial\n---", "fair-noncommercial"),
+    ):  # fmt: skip
+        (tmp_path / "README.md").write_text(text)
+        assert card_licence("hf-hub:a/b") == expected
+
+    def unreachable(*_: Any) -> Path:
+        raise CheckpointError(json.dumps("gone"))
+
+    monkeypatch.setattr(module, "_fetch", unreachable)
+    assert card_licence("hf-hub:a/b") is None
