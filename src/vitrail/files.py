@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import torch
@@ -29,6 +30,18 @@ _MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, 
 IMAGE_LIMIT = 1 << 29  # bytes of an image file
 TEXT_LIMIT = 1 << 32  # bytes of a table or another text
 _CHUNK = 1 << 16
+# What numpy raises for headers of .npy that are damaged, or claim more than there is.
+DAMAGED_ARRAY = (
+    OSError,
+    ValueError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    SyntaxError,
+    TokenError,
+)
 _TEMPORARY_SUFFIX = ".vitrail-new"  # how names of temporary folders end
 _TEMPORARY = re.compile(rf"\..+\.\w{{8}}{re.escape(_TEMPORARY_SUFFIX)}")
 _KINDS = {

@@ -46,7 +46,13 @@ def test_a_folder_called_scenes_is_that_folder(tmp_path, monkeypatch):
     assert "Rendered" in find("scenes:4").notes[0]
 
 
-@pytest.mark.parametrize("text", ["scenes:", "scenes:0", "scenes:many", "scenes:5:2", "scenes:5:9999", "scenes:5:16x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("scenes:", "scenes:0", "scenes:many", "scenes:5:2", "scenes:5:9999", "scenes:5:16x"),
+        *("scenes:1000001", "scenes:99999999999", "scenes:" + 5000 * "9", "scenes:5:" + 5000 * "9"),
+    ],
+)
 def test_other_names_are_refused(text):
     with pytest.raises(DataError, match="scenes"):
         find(text)

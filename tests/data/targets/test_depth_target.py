@@ -9,6 +9,8 @@ from vitrail.data.targets import DepthTarget
 from vitrail.data.targets.depth_target import depth_references, read_depth
 from vitrail.errors import BrokenImage
 
+HUGE = b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d,)}" % (1 << 42)
+HUGE = b"\x93NUMPY\1\0v\0" + HUGE.ljust(117) + b"\n"  # 32 TB
 METRES = np.float32([[0.5, 1.25, 0.0], [2.0, 60.0, 3.5]])
 
 
@@ -38,6 +40,7 @@ def test_what_is_not_a_distance_is_unknown(tmp_path):
     ("name", "data"),
     [
         ("a.npy", b"junk"),
+        ("a.npy", HUGE),
         ("a.pfm", b"Pf\n3 2\n-1.0\nshort"),
         ("a.pfm", b"PF\n1 1\n-1.0\n" + bytes(12)),
         ("a.png", b"junk"),

@@ -1,6 +1,9 @@
 """OpenEXR files as its own library writes them, and damaged ones."""
 
 import base64
+import struct
+import time
+import zlib
 
 import numpy as np
 import pytest
@@ -70,3 +73,37 @@ def test_damaged_files_give_numbers_or_an_error(whole, changes, cut):
     except ValueError:
         return
     assert found.ndim == 2
+
+
+def exr(channels: int, width: int, height: int, *, compression: int = 3, block: bytes = b"") -> bytes:
+    """A header that claims so much; all offsets are those of one block."""
+    kinds = b"".join(f"c{number}".encode() + struct.pack("<xiIii", 2, 0, 1, 1) for number in range(channels - 1))
+    parts = {
+        "channels": kinds + b"Z" + struct.pack("<xiIii", 2, 0, 1, 1) + b"\0",
+        "compression": bytes([compression]),
+        "dataWindow": struct.pack("<iiii", 0, 0, width - 1, height - 1),
+    }
+    head = b"".join(name.encode() + b"\0t\0" + struct.pack("<i", len(data)) + data for name, data in parts.items())
+    blocks = max(0, -(-height // 16))
+    start = 8 + len(head) + 1 + 8 * blocks
+    offsets = struct.pack(f"<{blocks}Q", *[start] * blocks)
+    return b"\x76\x2f\x31\x01\2\0\0\0" + head + b"\0" + offsets + struct.pack("<ii", 0, len(block)) + block
+
+
+@pytest.mark.parametrize(
+    "size", [(1, -3, -3), (1, 1, 100_000), (1, 0, 5), (2000, 4096, 4096), (30_000, 60_000, 16), (100, 50_000, 1000)]
+)
+def test_small_files_that_claim_much_are_refused_before_anything_is_unpacked(size):
+    bomb = exr(*size, block=zlib.compress(bytes(1 << 22)))
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"pixels|channels|damaged"):
+        read_exr(bomb, 100_000_000)
+    assert time.process_time() - start < 1
+
+
+def test_many_channels_of_a_usual_picture_are_read():
+    lines = bytes(16 * 40 * 4 * 60)
+    packed = zlib.compress(b"\0" + b"\x80" * (len(lines) - 1))
+    found = read_exr(exr(60, 40, 16, block=packed), MOST)
+    assert found.shape == (16, 40)
+    assert not found.any()

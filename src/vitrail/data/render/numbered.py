@@ -11,7 +11,7 @@ from vitrail.data.render.scene import Scene, draw_scene
 VERSION = 1  # to be raised whenever the same number gives another picture, so that packed ones are rendered again
 SUFFIX = ".scene"
 _ROOT = Path("/vitrail-scenes")  # not a folder: absolute, so that names do not depend on where a program runs
-_NAME = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)x(\d+)")
+_NAME = re.compile(r"(\d{1,20})-(\d)-(\d{1,9})-(\d{1,4})x(\d{1,4})", re.ASCII)
 _KEPT = 16  # of one picture, depth and mask are asked for one after the other
 
 

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset, Found, Targets, digest, file_facts, target_digest
 from vitrail.data.targets import ClassTarget, LabelsTarget, Schema, Target
 from vitrail.errors import DataError
-from vitrail.files import open_regular, read_text
+from vitrail.files import DAMAGED_ARRAY, open_regular, read_text
 
 Array = np.ndarray[Any, Any]
 CLASSES_FILE = "classes.txt"
@@ -28,18 +27,6 @@ _PAIRS = (("{}_images", "{}_labels"), ("X_{}", "y_{}"), ("x_{}", "y_{}"))
 _WHOLE = (("X", "y"), ("x", "y"), ("images", "labels"))
 _NPY_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 _IDX_LIMIT = 1 << 32  # bytes
-# What numpy raises for headers that are damaged, or claim more than there is.
-_DAMAGED = (
-    OSError,
-    ValueError,
-    EOFError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    SyntaxError,
-    TokenError,
-)
 MAX_CLASSES = 1_000_000  # that have numbers and no names
 _PIECE = 1 << 24  # bytes
 _IDX_PAIR = ("{}-images-idx3-ubyte", "{}-labels-idx1-ubyte")
@@ -281,7 +268,7 @@ def _load(path: Path) -> Array:
     try:
         with open_regular(path):  # a pipe is refused here, where numpy would wait for it
             return _array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except _DAMAGED as error:
+    except DAMAGED_ARRAY as error:
         raise DataError(f"{path} is not a readable array: {_first_line(error)}") from error
 
 
@@ -334,7 +321,7 @@ def _npz_pairs(path: Path) -> _Loaded:
                 split: (_array(archive[images]), _array(archive[labels]), path / images, path / labels)
                 for split, (images, labels) in pairs.items()
             }
-    except (*_DAMAGED, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+    except (*DAMAGED_ARRAY, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise DataError(f"{path} is not a readable archive of arrays: {_first_line(error)}") from error
 
 

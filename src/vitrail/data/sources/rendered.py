@@ -24,9 +24,10 @@ PARTS = ("train", "val", "test")
 KINDS = ("class", "boxes", "mask", "depth")
 PLACES = ("indoors", "outdoors")  # classes of whole scenes
 _HELD = 10  # a tenth as many images to validate and to test with
+_MOST = 1_000_000  # images to train on, which are listed when a set is opened
 _SMALLEST, _LARGEST = 8, 4096  # pixels of a side
 _IGNORED = 1e-3  # of the picture: objects of which less is visible are neither learned nor missed
-_FORM = re.compile(rf"{NAME}(?::(\d+))?(?::(\d+)(?:x(\d+))?)?")
+_FORM = re.compile(rf"{NAME}(?::(\d{{1,9}}))?(?::(\d{{1,9}})(?:x(\d{{1,9}}))?)?", re.ASCII)
 
 
 class RenderedScenes(Dataset):
@@ -116,10 +117,10 @@ def read_scenes(text: str, wanted: Wanted = Wanted()) -> Found:  # noqa: B008  (
 def _parsed(text: str) -> tuple[int, tuple[int, int]]:
     """The number of training images, and their height and width."""
     found = _FORM.fullmatch(text)
-    if found is None or int(found[1] or COUNT) < 1:
+    if found is None or not 1 <= int(found[1] or COUNT) <= _MOST:
         raise DataError(
-            f"{text!r} is not a number of scenes; expected {NAME}, {NAME}:5000 or {NAME}:5000:96x128 (images to train "
-            "on, height x width)"
+            f"{text[:80]!r} is not a number of scenes; expected {NAME}, {NAME}:5000 or {NAME}:5000:96x128 (images to "
+            f"train on, at most {_MOST:,}, height x width)"
         )
     height = int(found[2] or SIZE[0])
     size = (height, int(found[3] or height))

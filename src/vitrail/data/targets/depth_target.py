@@ -19,7 +19,7 @@ from vitrail.data.targets.mask_target import in_threads, pixel_paths
 from vitrail.data.targets.pixel_files import has_file, head_of, move_pixels, path_of, references
 from vitrail.data.targets.target import Audit, Column, Read, Target
 from vitrail.errors import BrokenImage
-from vitrail.files import read_bytes
+from vitrail.files import DAMAGED_ARRAY, read_bytes
 from vitrail.report import Table, Value
 
 SUFFIXES = (".png", ".npy", ".exr", ".tif", ".tiff", ".pfm")
@@ -137,7 +137,7 @@ def read_depth(path: Path, units: float) -> "np.ndarray[Any, Any]":
 def _read_npy(data: bytes, path: Path) -> "np.ndarray[Any, Any]":
     try:
         pixels = np.load(BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except DAMAGED_ARRAY as error:
         raise BrokenImage(f"{path} is not a valid .npy file: {error}") from error
     pixels = pixels.squeeze()
     if pixels.ndim != 2 or pixels.dtype.kind not in "fiu":

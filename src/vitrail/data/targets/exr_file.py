@@ -17,6 +17,8 @@ _TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<u4"), 1: np.dtype("<f2"), 2: n
 _LINES = {0: 1, 2: 1, 3: 16}  # compression -> lines of a block: none, ZIPS, ZIP
 _WANTED = ("Z", "depth", "Depth", "Y", "R", "V")  # channels that hold depth, the likeliest first
 _MOST_ATTRIBUTES = 1000
+_MOST_BYTES, _MOST_IN_BLOCK = 1 << 32, 1 << 28  # of all channels, unpacked: a small file may claim any number
+_LONGEST_SIDE = 1 << 16
 
 
 class _Header(NamedTuple):
@@ -32,7 +34,8 @@ def read_exr(data: bytes, max_pixels: int) -> np.ndarray[Any, Any]:
     """The channel that holds depth, or the only one, H W; ValueError if the file is damaged or of another kind."""
     try:
         header = _header(data)
-        if not 0 < header.height * header.width <= max_pixels:
+        sides = header.width, header.height
+        if not (0 < min(sides) <= max(sides) <= _LONGEST_SIDE and header.height * header.width <= max_pixels):
             raise ValueError(f"it has {header.width:,} x {header.height:,} pixels")
         name = next((name for name in _WANTED if name in header.channels), None)
         if name is None and len(header.channels) > 1:
@@ -47,6 +50,8 @@ def _plane(data: bytes, header: _Header, name: str) -> np.ndarray[Any, Any]:
     before = sum(header.channels[one].itemsize for one in names[: names.index(name)]) * header.width
     line = sum(dtype.itemsize for dtype in header.channels.values()) * header.width  # bytes
     dtype, lines = header.channels[name], _LINES[header.compression]
+    if line * header.height > _MOST_BYTES or line * lines > _MOST_IN_BLOCK:
+        raise ValueError(f"its {len(names):,} channels have {line * header.height:,} bytes, which are too many")
     blocks = -(-header.height // lines)
     pixels = np.zeros((header.height, header.width), dtype)
     for offset in struct.unpack_from(f"<{blocks}Q", data, header.end):
@@ -70,9 +75,9 @@ def _unpacked(data: bytes, size: int, compression: int) -> bytes:
     found = np.frombuffer(zlib.decompressobj().decompress(data, size), np.uint8)
     if len(found) != size:
         raise ValueError("it is damaged: a block has another size than its lines")
-    steps = found.astype(np.int64)
-    steps[1:] -= 128  # each byte is the difference to the one before it
-    halves = (np.cumsum(steps) & 0xFF).astype(np.uint8)
+    steps = found.copy()
+    steps[1:] -= 128  # each byte is the difference to the one before it, modulo 256
+    halves = np.cumsum(steps, dtype=np.uint8)
     woven = np.empty(size, np.uint8)
     woven[::2], woven[1::2] = halves[: (size + 1) // 2], halves[(size + 1) // 2 :]
     return woven.tobytes()
