@@ -1,5 +1,6 @@
 """Groups: never in two splits, however they are named, and shares of classes that stay about even."""
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -59,6 +60,16 @@ def test_a_class_in_as_many_groups_as_parts_is_in_all() -> None:
     groups = ["a"] * 30 + ["b"] * 30 + ["c"] * 2 + ["d"]
     place = group_parts(groups, [0] * 60 + [1] * 3, (0.9, 0.1), 0)
     assert {place[-1], place[-2]} == {0, 1}
+
+
+def test_many_groups_and_many_classes_fit_into_memory() -> None:
+    groups, strata = [str(number) for number in range(5000)], list(range(5000))  # 200 MB as a table
+    tracemalloc.start()
+    place = group_parts(groups, strata, (0.5, 0.5), 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(place) == 5000
+    assert peak < 20_000_000
 
 
 def test_carved_parts_and_folds_keep_groups_whole() -> None:

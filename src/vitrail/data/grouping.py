@@ -13,7 +13,6 @@ from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near
 from vitrail.data.dataset import Dataset, Found
 from vitrail.errors import BrokenImage, DataError, listed
 
-Counts = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 DUPLICATES = "duplicates"  # the rule that groups images which are copies of each other
 
@@ -115,38 +114,45 @@ def group_parts(groups: Sequence[str], strata: Sequence[int], shares: Sequence[f
     groups as there are parts is in all of them.
     """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
-    columns = {stratum: number for number, stratum in enumerate(sorted(set(strata)))}
-    counts = np.zeros((len(numbers), len(columns)))  # G S
-    np.add.at(counts, ([numbers[name] for name in groups], [columns[stratum] for stratum in strata]), 1)
-    total = counts.sum(axis=0)
+    owners = np.array([numbers[name] for name in groups])
+    kinds, columns = np.unique(np.asarray(strata), return_inverse=True)
+    # How many images each group has of each stratum that it has: a table of both would not fit into memory.
+    pairs, counts = np.unique(owners * len(kinds) + columns, return_counts=True)
+    group, column = np.divmod(pairs, len(kinds))
+    starts = np.searchsorted(group, np.arange(len(numbers) + 1))
+    total = np.bincount(columns).astype(np.float64)  # S
     wanted = np.asarray(shares)[:, None] * total  # P S
     have = np.zeros_like(wanted)
-    sizes, place = counts.sum(axis=1), np.zeros(len(numbers), dtype=np.int64)
-    order = sorted(numbers, key=lambda name: (-sizes[numbers[name]], _hash(seed, name)))
-    for name in order:
-        own = counts[numbers[name]]
-        cost = (own * (own + 2 * (have - wanted)) / (wanted * total)).sum(axis=1)  # rise of the squared error
-        best = int(cost.argmin())
+    sizes, place = np.bincount(owners), np.zeros(len(numbers), dtype=np.int64)
+    for name in sorted(numbers, key=lambda name: (-sizes[numbers[name]], _hash(seed, name))):
+        span = slice(starts[numbers[name]], starts[numbers[name] + 1])
+        own, at = counts[span], column[span]
+        cost = (
+            own * (own + 2 * (have[:, at] - wanted[:, at])) / (wanted[:, at] * total[at])
+        )  # rise of the squared error
+        best = int(cost.sum(axis=1).argmin())
         place[numbers[name]] = best
-        have[best] += own
-    _fill(counts, place, len(shares))
-    return place[[numbers[name] for name in groups]]
+        have[best, at] += own
+    order = np.argsort(column, kind="stable")
+    for stratum in total.argsort():  # the rarest first
+        first, last = np.searchsorted(column, (stratum, stratum + 1), sorter=order)
+        _fill(group[order[first:last]], sizes, place, len(shares))
+    return place[owners]
 
 
 def _hash(seed: int, name: str) -> bytes:
     return hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest()
 
 
-def _fill(counts: Counts, place: Places, parts: int) -> None:
-    """Moves the smallest group of a stratum that a part lacks there, from a part that has several."""
-    for stratum in counts.sum(axis=0).argsort():  # the rarest first
-        members = np.flatnonzero(counts[:, stratum])
-        for part in range(parts):
-            if (place[members] == part).any():
-                continue
-            spare = [one for one in members if (place[members] == place[one]).sum() > 1]
-            if spare:
-                place[min(spare, key=lambda one: counts[one].sum())] = part
+def _fill(members: Places, sizes: Places, place: Places, parts: int) -> None:
+    """Moves the smallest of the groups that have a stratum into each part that lacks it, from one with several."""
+    for part in range(parts):
+        present = np.bincount(place[members], minlength=parts)
+        if present[part]:
+            continue
+        spare = members[present[place[members]] > 1]
+        if len(spare):
+            place[spare[sizes[spare].argmin()]] = part
 
 
 def rare_in_groups(groups: Sequence[str], strata: Sequence[int], needed: int) -> tuple[int, int] | None:
