@@ -1,4 +1,7 @@
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +40,36 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> N
     (tmp_path / "one.json").write_text(text)
     with pytest.raises(DataError, match="results"):
         read_record(tmp_path / "one.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": 3},
+        {"runs": []},
+        {"runs": [{"seed": "0", "seconds": 1.0, "results": {}}]},
+        {"runs": [{"seed": 0, "seconds": 1.0, "results": 5}]},
+        {"runs": [{"seed": 0, "seconds": 1.0, "results": {}}]},
+        {"runs": [{"seed": 7, "seconds": 1.0, "results": {}}]},
+        {"experiment": "low-pass"},
+        {"version": 99},
+    ],
+)
+def test_a_file_that_was_changed_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    record(tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match="delete it"):
+        record(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_results_is_refused(tmp_path: Path) -> None:
+    record(tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match="regular"):
+        record(tmp_path)
 
 
 def test_published_results_can_be_judged_and_drawn() -> None:

@@ -58,9 +58,12 @@ class Record:
             raise DataError(f"{where} does not hold results of the lab; delete it, or name another folder")
         fields = {name: data[name] for name in _FIELDS - {"format", "runs"}}
         try:
-            return cls(**fields, runs=tuple(Run(**run) for run in data["runs"]))
+            runs = tuple(Run(**run) for run in data["runs"])
         except TypeError as error:
             raise DataError(f"{where} does not hold results of the lab: {error}; delete it") from error
+        if not all(type(run.seed) is int and isinstance(run.results, dict) for run in runs):
+            raise DataError(f"{where} does not hold results of the lab: a run has no seed or no results; delete it")
+        return cls(**fields, runs=runs)
 
 
 def run_file(folder: Path, experiment: Experiment, settings: Settings, *, device: str, seed: int) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vitrail.config import to_dict
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 from vitrail.lab.experiment import Experiment, Verdict
 from vitrail.lab.machine import hardware, versions
 from vitrail.lab.records import Record, Run, published, read_record, run_file, write_record
@@ -56,6 +56,15 @@ def run_experiment(
     )
 
 
+def _judged(experiment: Experiment, record: Record, where: str) -> None:
+    """DataError where results from a file have no verdict and no figures, as where somebody changed them."""
+    try:
+        experiment.verdict(record.results)
+        experiment.figures(record.results)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{where} holds results that cannot be judged ({error!r:.200}); delete it") from error
+
+
 def command(experiment: Experiment, *, quick: bool, seeds: int, device: torch.device) -> str:
     """The command line that gives these results."""
     words = ["vitrail lab", experiment.name, "--quick" if quick else "", f"--seeds {seeds}", f"--device {device.type}"]
@@ -69,7 +78,13 @@ def _seed(
     settings = experiment.quick if quick else experiment.full
     file = run_file(folder, experiment, settings, device=device.type, seed=seed)
     if file.exists():
-        return read_record(file)
+        found = read_record(file)
+        if (found.experiment, found.version, [run.seed for run in found.runs]) != (
+            experiment.name, experiment.version, [seed],
+        ):  # fmt: skip
+            raise DataError(f"{file} holds results of another experiment or seed; delete it")
+        _judged(experiment, found, str(file))
+        return found
     say(f"{experiment.name}: seed {seed}")
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
