@@ -101,6 +101,37 @@ def test_files_of_others_are_refused_and_unchanged(tmp_path):
         assert (tmp_path / "boxes.json").read_text() == text
 
 
+def test_results_of_others_are_refused_and_unchanged(tmp_path):
+    (tmp_path / "boxes.results.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="exists"):
+        write(tmp_path, Model(dies=0))
+    assert (tmp_path / "boxes.results.json").read_text() == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("images", {"width": "wide"}),
+        ("images", {"width": 1e300}),
+        ("images", {"path": 3}),
+        ("annotations", {"score": "high"}),
+        ("annotations", {"bbox": ["0", 0, 1, 1]}),
+        ("annotations", {"image_id": 10**19}),
+        ("categories", {"name": "horse"}),
+    ],
+)
+def test_a_file_that_was_changed_is_refused_or_continued(part, change, tmp_path):
+    write(tmp_path, Model(), slice(2))
+    data = json.loads((tmp_path / "boxes.json").read_text())
+    data[part][0] |= change
+    (tmp_path / "boxes.json").write_text(json.dumps(data))
+    if change.get("width") == 1e300:
+        assert write(tmp_path, Model()).rows == 4
+        return
+    with pytest.raises(DataError, match=r"boxes\.json"):
+        write(tmp_path, Model())
+
+
 def test_bad_names_and_tasks_are_refused(tmp_path):
     form = CocoFile(CLASSES)
     for name in ("boxes.txt", "boxes.results.json"):

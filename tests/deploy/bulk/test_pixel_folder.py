@@ -17,7 +17,7 @@ from vitrail.data.targets.drawing import class_colour
 from vitrail.deploy.bulk.image_files import ImageFile, find_images
 from vitrail.deploy.bulk.pixel_folder import PixelFolder
 from vitrail.deploy.bulk.prediction_table import Bulk, bulk
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, WriteError
 from vitrail.tasks.answer import Answer, Prediction
 from vitrail.tasks.depth.depth_answer import DepthAnswer
 from vitrail.tasks.segment.mask_answer import COLUMNS, MaskAnswer
@@ -124,6 +124,34 @@ def test_no_file_is_written_elsewhere(below, tmp_path):
     write(tmp_path / "in" / "masks", [ImageFile(image.name, image.file, below=below)], [mask(0)])
     assert not {file.parent.name for file in tmp_path.rglob("*.png")} - {"images", "masks", "etc", "x"}
     assert all(file.is_relative_to(tmp_path / "in" / "masks") for file in (tmp_path / "in").rglob("*.png"))
+
+
+def test_a_folder_and_a_file_of_one_name(tmp_path):
+    (first, second) = (ImageFile(str(n), Path(f"{n}.jpg"), below=n) for n in ("a.jpg", "a.png/x.jpg"))
+    for order in ((first, second), (second, first)):
+        form = PixelFolder(tmp_path / order[0].name.replace("/", ""), (), "mask")
+        names = [form.row(Prediction(image.name, mask(0)), image, form.columns)["file"] for image in order]
+        assert len({(form.folder / name).stat().st_ino for name in names}) == 2
+
+
+def test_a_link_to_another_folder_is_refused(tmp_path):
+    images = photos(tmp_path / "images", ["a.png", "night/a.png"])
+    write(tmp_path / "masks", images[:1], [mask(0)])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "masks" / "night").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WriteError, match="link"):
+        write(tmp_path / "masks", images, [mask(0), mask(1)])
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("name", ["3", '["a"]', '"a\\u0000"'])
+def test_rows_that_name_no_file_are_refused(name, tmp_path):
+    images = photos(tmp_path / "images")
+    write(tmp_path / "masks", images[:1], [mask(0)])
+    table = tmp_path / "masks" / "predictions.jsonl"
+    table.write_text(table.read_text().replace('"file": "a.png"', f'"file": {name}'))
+    with pytest.raises(DataError, match="damaged"):
+        write(tmp_path / "masks", images, [mask(0), mask(1), mask(2)])
 
 
 def test_folders_of_others_are_refused(tmp_path):

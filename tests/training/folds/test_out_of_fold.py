@@ -7,7 +7,7 @@ from support.small_tasks import classifier
 
 from vitrail.data.preprocess import Preprocess
 from vitrail.runs.trained import TrainedModel
-from vitrail.training.folds.out_of_fold import Fold, pool, scores
+from vitrail.training.folds.out_of_fold import Fold, pool, scores, write_table
 
 CLASSES = ("dark", "light")
 
@@ -61,3 +61,13 @@ def test_rows_name_image_fold_truth_and_answer() -> None:
     assert row["image"] == "0"
     assert (row["fold"], row["group"], row["truth"], row["label"]) == (2, "2 0", "dark", "dark")
     assert len(row["answers"]) == 2
+
+
+def test_cells_that_a_spreadsheet_would_run_and_names_of_any_bytes(tmp_path) -> None:
+    found = fold(1, 20)
+    found.rows[0] |= {"image": "=cmd|' /C calc'!A0"}
+    found.rows[1] |= {"image": "a\udcff.png"}
+    write_table(tmp_path / "a.csv", [found])
+    lines = (tmp_path / "a.csv").read_bytes().splitlines()
+    assert lines[1].startswith(b"'=cmd")
+    assert lines[2].startswith(b"a\xff.png")

@@ -38,9 +38,12 @@ class CocoFile(Form):
         return row_of(part_of(prediction, BoxesAnswer.kind), columns)
 
     def check(self, out: Path) -> None:
-        """ConfigError for another suffix."""
+        """ConfigError for another suffix, or for results of others, which would be overwritten."""
         if out.suffix != SUFFIX or out.name.endswith(RESULTS):
             raise ConfigError(f"{out} is not a name for COCO's JSON; use one such as boxes.json")
+        results = _results(out)
+        if results.exists() and not (out.exists() or out.with_name(f"{out.name}.partial").exists()):
+            raise ConfigError(f"{results} exists, and {out} does not: it is of something else; choose another name")
 
     def begin(self, rows: Sequence[Row], new: Iterable[str]) -> None:
         """Any name has a place."""
@@ -51,17 +54,19 @@ class CocoFile(Form):
             data = from_json(read_text(path, _LIMIT))
             model, errors = data["info"]["model"], data["info"]["errors"]
             names = {one["id"]: one["name"] for one in data["categories"]}
+            if not set(names.values()) <= set(self.classes):
+                raise ValueError("it has other classes")
             boxes: dict[int, list[list[Any]]] = {one["id"]: [] for one in data["images"]}
             for one in data["annotations"]:
                 x, y, width, height = one["bbox"]
                 corners = [x, y, round(x + width, 2), round(y + height, 2)]
-                boxes[one["image_id"]].append([names[one["category_id"]], one["score"], *corners])
+                boxes[one["image_id"]].append([names[one["category_id"]], float(one["score"]), *corners])
             known: Row = dict.fromkeys(columns) | {"model": model}
             rows = [{**known, "path": name, "error": why} for name, why in errors.items()]
             for one in data["images"]:
-                size = {"width": one["width"], "height": one["height"]}
+                size = {"width": int(one["width"]), "height": int(one["height"])}
                 rows.append({**known, **size, "path": one["path"], "boxes": boxes[one["id"]]} | _best(boxes[one["id"]]))
-        except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"{path} is not a table of boxes that vitrail wrote ({error!r}); name another file"
             ) from error
@@ -84,7 +89,7 @@ class CocoFile(Form):
         }
         categories = [{"id": number, "name": name} for number, name in enumerate(self.classes, start=1)]
         whole = {"info": info, "images": images, "annotations": found, "categories": categories}
-        _write(path.with_name(path.name.removesuffix(SUFFIX) + RESULTS), results)
+        _write(_results(path), results)
         _write(path, whole)
 
     def _annotations(self, rows: Sequence[Row]) -> Iterator[Mapping[str, Any]]:
@@ -100,6 +105,11 @@ class CocoFile(Form):
                         "id": number, "image_id": image, "category_id": self.classes.index(label) + 1, "bbox": box,
                         "area": round(box[2] * box[3], 2), "iscrowd": 0, "score": round(float(score), 6),
                     }  # fmt: skip
+
+
+def _results(out: Path) -> Path:
+    """The file of the results, beside the data set."""
+    return out.with_name(out.name.removesuffix(SUFFIX) + RESULTS)
 
 
 def _best(boxes: Sequence[Sequence[Any]]) -> Row:

@@ -13,13 +13,13 @@ from pathlib import Path, PurePath
 
 from vitrail.deploy.bulk.image_files import ImageFile
 from vitrail.deploy.bulk.table_files import Row, TableFile, is_text, part_of, row_of
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, WriteError
 from vitrail.files import write_atomically
 from vitrail.tasks.answer import AnswerFile, Prediction
 
 ROWS, PAIRS = "predictions.jsonl", "dataset.csv"
 COLUMN = "file"  # of a row: the file of the image, relative to the folder
-_FORMULA = "=+-@\t\r"  # first letters that a spreadsheet may run
+_FORMULA = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"  # first letters that a spreadsheet may run
 
 
 class PixelFolder(TableFile):
@@ -44,7 +44,10 @@ class PixelFolder(TableFile):
 
     def begin(self, rows: Sequence[Row], new: Iterable[str]) -> None:
         """Takes in which files there are; DataError where one was removed since."""
-        self._taken = {row[COLUMN] for row in rows if row[COLUMN] is not None}
+        names = [row[COLUMN] for row in rows if row[COLUMN] is not None]
+        if (odd := next((name for name in names if not isinstance(name, str) or "\0" in name), None)) is not None:
+            raise DataError(f"{self.rows} is damaged: {str(odd)[:80]!r} is not the name of a file; remove the folder")
+        self._taken = set(names)
         if (gone := next((name for name in self._taken if not (self.folder / name).is_file()), None)) is not None:
             raise DataError(f"{self.folder / gone} is missing, but {ROWS} names it; restore it, or remove the folder")
 
@@ -56,20 +59,28 @@ class PixelFolder(TableFile):
 
     def _write(self, made: AnswerFile, image: ImageFile) -> str:
         name = self._free(image, made.suffix)
-        files = {beside: text.encode() for beside, text in made.beside.items() if not (self.folder / beside).exists()}
+        files = {
+            beside: text.encode(errors="surrogateescape")
+            for beside, text in made.beside.items()
+            if not (self.folder / beside).exists()
+        }
         for file, data in (files | {name: made.data}).items():
             path = self.folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.resolve().is_relative_to(self.folder.resolve()):
+                raise WriteError(f"cannot write {path}: its folder is a link to another place; remove that link")
             write_atomically(path, partial(_fill, data=data))
         return name
 
     def _free(self, image: ImageFile, suffix: str) -> str:
         """A name below the folder that no other image has; the folders of the image are kept."""
         parts = [part for part in PurePath(image.below or image.file.name).parts if part != ".." and "/" not in part]
-        stem = str(PurePath(*(parts or [image.file.name])).with_suffix(""))
-        name, number = f"{stem}{suffix}", 2
-        while name in self._taken:
-            name, number = f"{stem}-{number}{suffix}", number + 1
+        whole = PurePath(*(parts or [image.file.name])).with_suffix("")
+        if any(str(folder) in self._taken for folder in whole.parents):  # a folder cannot have the name of a file
+            whole = PurePath("_".join(whole.parts))
+        name, number = f"{whole}{suffix}", 2
+        while name in self._taken or (self.folder / name).is_dir():
+            name, number = f"{whole}-{number}{suffix}", number + 1
         self._taken.add(name)
         return name
 

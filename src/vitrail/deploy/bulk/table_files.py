@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vitrail.deploy.bulk.image_files import ImageFile
-from vitrail.deploy.bulk.safe_cells import plain_cell, safe_cell
 from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.files import open_regular, write_atomically
+from vitrail.safe_cells import plain_cell, safe_cell
 from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Prediction
 

@@ -22,6 +22,7 @@ from vitrail.files import write_atomically
 from vitrail.report.metric import Interval
 from vitrail.runs.evaluate import numbers
 from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.safe_cells import safe_cell
 from vitrail.strict_json import to_json
 from vitrail.tasks.task import HeldOut
 
@@ -96,11 +97,13 @@ def write_table(file: Path, folds: Sequence[Fold]) -> None:
     """A CSV file with a row for each image: its fold, its truth, and what was said of it."""
     rows = [row for fold in folds for row in fold.rows]
     text = io.StringIO()
-    table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    table.writeheader()
+    names, table = list(rows[0]), csv.writer(text, lineterminator="\n")
+    table.writerow(map(safe_cell, names))
     for row in rows:
-        table.writerow({name: to_json(cell) if isinstance(cell, list | dict) else cell for name, cell in row.items()})
-    write_atomically(file, lambda new: new.write_text(text.getvalue(), encoding="utf-8"))
+        cells = (row[name] for name in names)
+        table.writerow(safe_cell(to_json(cell) if isinstance(cell, list | dict) else cell) for cell in cells)
+    data = text.getvalue().encode(errors="surrogateescape")  # names of files may be any bytes
+    write_atomically(file, lambda new: new.write_bytes(data))
 
 
 class Score(NamedTuple):

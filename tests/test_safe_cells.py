@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vitrail.deploy.bulk.safe_cells import plain_cell, safe_cell
+from vitrail.safe_cells import plain_cell, safe_cell
 
 FULL_WIDTH = "\uff1d\uff0b\uff0d\uff20"  # = + - @
 SIGNS = ["=1+1", "+1+1", "-a", "@a", "\ta", "\ra", "\na", "-", "'=a", "''@"]
