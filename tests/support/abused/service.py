@@ -1,10 +1,8 @@
 """A service under attack: crashes, statuses, memory, and how a normal client fares meanwhile."""
 
-import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import re
 import signal
 import subprocess
@@ -20,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.abused.attack import Tally, attack_service, behave, generate
+from support.abused.attack import Tally, behave, generate, send_attack
 from support.processes import forked, started
 
 MAX_RATIO = 3.0  # of the normal client's 99th percentile under attack to that without
@@ -204,17 +202,18 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def send_all(served: Served, plan: AttackPlan) -> tuple[Tally, Tally]:
-    """The attack itself; requests are made in another process."""
-    source, sink = multiprocessing.get_context("fork").Pipe(duplex=False)
+    """The attack itself, in two processes that leave the cores to the others: one makes requests, one sends them."""
+    fork = multiprocessing.get_context("fork")
+    (source, sink), (told, teller) = fork.Pipe(duplex=False), fork.Pipe(duplex=False)
+    seconds = 60 * plan.minutes
     with forked(generate, sink, plan.seed, plan.uploads, plan.heavy):
         sink.close()
-        os.setpriority(os.PRIO_PROCESS, 0, 10)  # what the attacker computes must not slow the others down
-        return asyncio.run(
-            attack_service(
-                served.address, source, rate=plan.pace, connections=plan.connections, slow=plan.slow,
-                seconds=60 * plan.minutes,
-            )
-        )  # fmt: skip
+        how = (plan.pace, plan.connections, plan.slow, seconds)
+        with forked(send_attack, teller, served.address, source, *how):
+            teller.close()
+            if not told.poll(2 * seconds + 60):
+                raise RuntimeError("the attack does not end")
+            return told.recv()
 
 
 def attacked_service(model: str, plan: AttackPlan, picture: bytes, *options: str) -> dict[str, Any]:
