@@ -60,6 +60,11 @@ def test_html_is_one_valid_page_without_network(tmp_path):
     assert len(page.all("tr")) == 4
 
 
+def test_a_name_of_other_bytes_than_utf_8_is_written_with_escapes(tmp_path):
+    Report("photos", (Table("Broken", {"path": ""}, ({"path": "a\udcff.png"},)),)).to_html(tmp_path / "a.html")
+    assert r"a\udcff.png" in (tmp_path / "a.html").read_text()
+
+
 def test_sections_by_title():
     assert REPORT["Notes"].text.startswith("a <script>")
     with pytest.raises(ConfigError, match="'Layers'"):

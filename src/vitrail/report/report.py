@@ -73,7 +73,7 @@ def _written(text: str, path: str | Path | None) -> str:
 
         file = Path(path)
         if file.exists() and not file.is_file():  # such as /dev/stdout
-            file.write_text(text, encoding="utf-8")
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
         else:
-            write_atomically(file, lambda new: new.write_text(text, encoding="utf-8"))
+            write_atomically(file, lambda new: new.write_text(text, encoding="utf-8", errors="backslashreplace"))
     return text

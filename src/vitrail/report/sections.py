@@ -127,7 +127,7 @@ class Picture(_Layout):
                 f"the picture {self.title!r} is {self.suffix[1:].upper()}; {path} must end in {self.suffix}"
             )
         if self.suffix == ".svg":
-            path.write_text(charts_axes.alone(self.source), encoding="utf-8")
+            path.write_text(charts_axes.alone(self.source), encoding="utf-8", errors="backslashreplace")
         else:
             path.write_bytes(base64.b64decode(self.source.partition(",")[2]))
 

@@ -94,6 +94,12 @@ def test_images_of_that_size_are_copied_exactly_and_decoded_once(tmp_path):
         assert (result.schema, result.name, result.skipped, len(result)) == (dataset.schema, "pictures", (), 40)
 
 
+def test_names_of_any_bytes_have_a_pack(tmp_path):
+    images = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    named = Pictures(images, name="d\udcf6g")
+    assert len(pack(named, Preprocess(image_size=(4, 4)), folder=tmp_path)) == 3
+
+
 def test_writing_to_packed_images_leaves_the_file_alone(tmp_path):
     images = noise(4)
     packed(Pictures(images), tmp_path).images.zero_()

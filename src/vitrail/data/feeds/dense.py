@@ -120,7 +120,9 @@ def _packed(
 def _file_name(dataset: Dataset, field: str, ids: Tensor, fit: Preprocess) -> str:
     """The same for the same images before and after a change of their targets, so that a stale file is replaced."""
     where = [dataset.where(int(index)) for index in (ids[0], ids[-1])]
-    origin = hashlib.sha256(f"{dataset.name}\n{where}\n{len(ids)}\n{fit!r}".encode()).hexdigest()[:12]
+    origin = hashlib.sha256(
+        f"{dataset.name}\n{where}\n{len(ids)}\n{fit!r}".encode(errors="surrogateescape")
+    ).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
     return f"{name}-{field}-{fit.image_size[0]}x{fit.image_size[1]}-{origin}.pack"
 

@@ -197,7 +197,9 @@ def _file_name(dataset: Dataset, fit: Preprocess) -> str:
     which = "part" if isinstance(dataset, Subset) else "whole"  # either may begin with the same image
     first = dataset.where(0)
     first = str(Path(first).absolute()) if os.sep in first else first  # there may be photos/ in more than one place
-    origin = hashlib.sha256(f"{dataset.name}\n{first}\n{which}\n{fit!r}".encode()).hexdigest()[:12]
+    origin = hashlib.sha256(f"{dataset.name}\n{first}\n{which}\n{fit!r}".encode(errors="surrogateescape")).hexdigest()[
+        :12
+    ]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
     return f"{name}-{fit.image_size[0]}x{fit.image_size[1]}x{fit.channels}-{origin}.pack"
 

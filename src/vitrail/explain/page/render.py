@@ -53,7 +53,7 @@ class _StoredImage(NamedTuple):
 def write_page(gallery: Gallery, path: str | Path) -> Path:
     """Writes the page to a file, completely or not at all, and returns its path."""
     path, text = Path(path), gallery_page(gallery)
-    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8", errors="backslashreplace"))
     return path
 
 
@@ -70,7 +70,7 @@ def gallery_page(gallery: Gallery, *, limit: int = MAX_BYTES) -> str:
             _view_data(view, gallery, stored.index(image)) for view, image in zip(gallery.views, images, strict=True)
         ],
     }
-    without_attention = len(_render(gallery, data, "").encode())
+    without_attention = len(_render(gallery, data, "").encode(errors="backslashreplace"))
     around = _LAYER_BYTES * sum(len(view.layers) for view in gallery.views)
     layers, left_out = encode_layers([view.layers for view in gallery.views], limit - without_attention - around)
     for view_data, of_view in zip(data["views"], layers, strict=True):

@@ -108,7 +108,7 @@ def outcome_page(outcome: Outcome) -> str:
 def write_report(outcome: Outcome, path: str | Path) -> Path:
     """Writes the page to a file, whole or not at all, and returns its path."""
     path, text = Path(path), outcome_page(outcome)
-    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda new: new.write_text(text, encoding="utf-8", errors="backslashreplace"))
     return path
 
 
