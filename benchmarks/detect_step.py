@@ -5,9 +5,9 @@
     python benchmarks/detect_step.py --device cpu --size 64x96 --batch 2 --small --rounds 2
 
 "whole" is augmented images to updated weights: forward, matching, losses, backward, fused AdamW, under bfloat16
-autocast on a GPU. "kernel" is the same with the kernel for sampled levels. "arithmetic" is the same model,
-denoising queries included, with the mean of its outputs as loss: no matching, no losses of boxes. Contenders take
-turns, round by round; the figure is the median of rounds, with the range.
+autocast on a GPU. "kernel", on a GPU only, is the same with the kernel for sampled levels. "arithmetic" is the same
+model, denoising queries included, with the mean of its outputs as loss: no matching, no losses of boxes. Contenders
+take turns, round by round; figures are medians of rounds, with the range.
 """
 
 import argparse
@@ -85,11 +85,10 @@ def ours(kind: str, batch: Batch, args: argparse.Namespace) -> dict[str, Step]:
         )
 
     whole = step(lambda: task(batch)["loss"], optimiser, batch.images.device)
-    return {
-        f"vitrail {kind}, whole": whole,
-        f"vitrail {kind}, kernel": partial(with_kernel, whole),
-        f"vitrail {kind}, arithmetic": step(arithmetic, optimiser, batch.images.device),
-    }
+    found = {f"vitrail {kind}, whole": whole, f"vitrail {kind}, kernel": partial(with_kernel, whole)}
+    if batch.images.device.type != "cuda":
+        del found[f"vitrail {kind}, kernel"]  # there is none
+    return found | {f"vitrail {kind}, arithmetic": step(arithmetic, optimiser, batch.images.device)}
 
 
 def with_kernel(run: Step) -> None:
@@ -165,6 +164,22 @@ def profile(run: Step) -> str:
     return "\n".join(tables)
 
 
+def ratios(times: dict[str, list[float]]) -> list[str]:
+    """What a step costs beside its arithmetic and beside Hugging Face's: medians of the ratios of each round."""
+    lines = []
+    for name, found in times.items():
+        kind, _, what = name.removeprefix("vitrail ").partition(", ")
+        bases = {"its arithmetic": f"vitrail {kind}, arithmetic", "Hugging Face's": f"Hugging Face {kind}, whole"}
+        if not name.startswith("vitrail") or what == "arithmetic":
+            continue
+        for base, other in bases.items():
+            if other in times:
+                each = [one / two for one, two in zip(found, times[other], strict=True)]
+                median = statistics.median(each)
+                lines.append(f"{name}: {median:.2f} times {base} ({min(each):.2f} to {max(each):.2f})")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
@@ -196,6 +211,8 @@ def main() -> None:
     for name, found in times.items():
         rows.append({"contender": name, "ms": statistics.median(found), "least": min(found), "most": max(found)})
         print(f"{name:40} {rows[-1]['ms']:8.2f} ms a step ({min(found):.2f} to {max(found):.2f})", flush=True)
+    for line in ratios(times):
+        print(line)
     if args.profile:
         args.profile.write_text(profile(next(iter(contenders.values()))))
     if args.json:
