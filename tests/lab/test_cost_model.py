@@ -1,9 +1,12 @@
 import math
 
+import pytest
 import torch
 
-from vitrail.lab.cost_model import _counted, _kept, _layer, formula
+from vitrail.lab.cost_model import _counted, _kept, _layer, _nodes, formula
+from vitrail.models.registry import create
 from vitrail.profiling import sketch
+from vitrail.profiling.count import blank_images, count
 
 
 def test_the_parts_of_a_vit_are_those_of_its_formula() -> None:
@@ -26,3 +29,13 @@ def test_explicit_attention_keeps_its_matrix_and_fused_attention_does_not() -> N
     matrix = 2 * 256 * 256 * 4  # heads, tokens, tokens, bytes
     assert matrix <= kept["explicit"] - kept["fused"] + 10 * 256 * 32 * 4
     assert kept["fused"] < matrix
+
+
+@pytest.mark.parametrize("kind", ["explicit", "fused"])
+def test_autograd_keeps_the_bytes_that_the_counter_says(kind: str) -> None:
+    model = create(
+        "vit_tiny_patch16", depth=2, class_token=False, pool="mean", attention={"fused": kind == "fused"}, image_size=64
+    )
+    tree = count(model, blank_images(model, None, 1))
+    (counted,) = (node.total[2] for node in _nodes(tree) if node.path == "blocks.1.attention")
+    assert _kept(*_layer(16, 192, 3, kind, torch.device("cpu"))) == counted

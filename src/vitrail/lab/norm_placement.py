@@ -93,9 +93,13 @@ class NormPlacement(Experiment):
             chart("Activations", norms, "Mean norm of the tokens after each block.", x="block", y="norm", log_y=True),
             chart("Gradients", gradients, "Norm of the gradient of a block.", x="block", y="norm", log_y=True),
         )
+        ends = [{name: [values[-1] for values in result[name]["stream"]] for name in _PLACEMENTS} for result in results]
+        by_depth = [line(title, results[0]["depths"], ends, name) for name, title in _PLACEMENTS.items()]
+        last = "Mean norm of the tokens after the last block, for models of several depths."
         text = "Training loss, the mean of ten steps."
         return (
             Group("At initialisation, the deepest model", shown, columns=2),
+            chart("Activations by depth", by_depth, last, x="blocks", y="norm", log_x=True, log_y=True),
             chart("Training", losses, text, x="tens of steps", y="loss"),
         )
 

@@ -37,6 +37,7 @@ _NOISE = 0.1  # of the readout, as a share of the root mean square of a code
 _CODES = {
     "sincos1d": "sin-cos of the index",
     "sincos2d": "sin-cos of row and column",
+    "rope": "angles of RoPE",
     "untrained": "learned, before training",
     "trained": "learned, trained",
 }
@@ -77,7 +78,7 @@ class PositionSpectra(Experiment):
     seeds = 3
 
     def measure(self, settings: PositionSpectraSettings, *, seed: int, device: torch.device) -> Results:
-        """Statistics of four codes, the largest dependence on the place of two, and the frequencies of sin-cos."""
+        """Statistics of all codes, the largest dependence on the place of two, and the frequencies of sin-cos."""
         side = _IMAGE // settings.patch
         grid, dim = (side, side), settings.dim
         model = random_vit(
@@ -85,6 +86,8 @@ class PositionSpectra(Experiment):
             num_classes=10, channels=1,
         ).to(device)  # fmt: skip
         tables = {"sincos1d": sincos_1d(grid, dim=dim, theta=_THETA), "sincos2d": _sincos(grid, dim)}
+        rope = RopeConfig(theta=_THETA).build(dim // settings.num_heads, grid=grid, num_prefix=0)
+        tables["rope"] = torch.cat([rope.cos, rope.sin], dim=1)
         tables["untrained"] = _learned(model)
         fit(
             model,
