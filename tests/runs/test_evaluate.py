@@ -123,6 +123,15 @@ def test_examples_are_the_worst_first_and_one_of_each_truth():
     assert found.first[0].answer.candidates
 
 
+def test_pictures_of_the_worst_are_for_pages() -> None:
+    found = evaluated(model_of(), packed())
+    plain, page = found.report(), found.report(pictures=True)
+    titles = {one.title for one in plain.sections}
+    assert [one.title for one in page.sections if one.title not in titles] == ["Worst mistakes"]
+    assert "data:image" in page.to_html()
+    assert "data:image" not in plain.to_html()
+
+
 def test_the_first_of_many_broken_images_are_named():
     skipped = tuple((f"{index}.jpg", f"{index}.jpg is empty") for index in range(37))
     report = evaluated(model_of(), replace(packed(), skipped=skipped)).report()

@@ -137,7 +137,7 @@ def evaluate(options: argparse.Namespace) -> None:
         found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size, tta=options.tta)
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=1)
-    show_report(found.report(), options)
+    show_report(found.report(), options, page=found.report(pictures=True) if options.html else None)
 
 
 def _opened(source: str, device: str | None, image_size: Any = None) -> "Predictor":

@@ -179,11 +179,11 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return to_json(error.object[error.start : error.end], ascii_only=True)[1:-1], error.end
 
 
-def show_report(report: "Report", options: argparse.Namespace) -> None:
-    """A report as `--json` and `--html` ask for it; tables in the terminal otherwise."""
+def show_report(report: "Report", options: argparse.Namespace, *, page: "Report | None" = None) -> None:
+    """A report as `--json` and `--html` ask for it; else tables in the terminal. `page` is another one for HTML."""
     if options.html:
         options.html.parent.mkdir(parents=True, exist_ok=True)
-        report.to_html(options.html)
+        (page or report).to_html(options.html)
     if options.json:
         print(report.to_json())  # noqa: T201
     else:

@@ -26,7 +26,7 @@ from vitrail.runs.predict import not_finite
 from vitrail.runs.predictor import Predictor, whole_pictures
 from vitrail.runs.record import Record, wanted_columns
 from vitrail.runs.tta import COUNT, AveragedViews, Views
-from vitrail.tasks.answer import Example
+from vitrail.tasks.answer import NO_EXAMPLES, Example, Examples
 from vitrail.tasks.task import Outputs, Task, finite_rows
 
 _WORST, _FIRST = 24, 12  # examples that a report shows
@@ -79,8 +79,8 @@ class Evaluation:
         """The plain numbers."""
         return numbers(self.results)
 
-    def report(self, title: str | None = None) -> Report:
-        """The result, what the task shows of it, and the speed."""
+    def report(self, title: str | None = None, *, pictures: bool = False) -> Report:
+        """The result, what the task shows of it, and the speed; with `pictures` also the worst images, for a page."""
         count = int(self.results["images"])
         intervals = self.task.intervals(self.results)
         found = figures(self.results, self.task.about_metrics, intervals)
@@ -97,7 +97,8 @@ class Evaluation:
         )
         held = [] if self.note is None else [Text("Not held out", self.note)]
         sections: list[Section] = [*held, result_facts(found), *self._views_facts()]
-        sections += [*self.task.evidence(self.results), speed]
+        examples = Examples(worst=self.worst) if pictures else NO_EXAMPLES
+        sections += [*self.task.evidence(self.results, examples), speed]
         if self.skipped:
             few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
             sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))
