@@ -3,7 +3,7 @@ import math
 import torch
 from torch import nn
 
-from vitrail.lab.small_training import Labelled, accuracy, batches, fashion, fit, rate_at
+from vitrail.lab.small_training import Labelled, accuracy, batches, fashion, fit, outputs, rate_at
 
 
 def test_the_embedded_images_are_normalised() -> None:
@@ -32,3 +32,11 @@ def test_two_clusters_are_learned() -> None:
     assert len(losses) == 40
     assert losses[-1] < 0.5 * losses[0]
     assert accuracy(model, data) > 0.95
+
+
+def test_parts_of_an_evaluation_join_and_the_mode_stays() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4)).train()
+    images = torch.rand(1100, 1, 2, 2)
+    found = outputs(model, images)
+    assert model.training
+    assert torch.allclose(found, images.flatten(1) / (1 + 1e-5) ** 0.5)

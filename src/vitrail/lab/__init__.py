@@ -7,17 +7,25 @@ An experiment is one file here and one line below; `experiment.py` says what it 
 
 from vitrail.callable_module import make_callable
 from vitrail.errors import ConfigError, nearest
+from vitrail.lab.approximation import Approximation
+from vitrail.lab.attention_entropy import AttentionEntropy
 from vitrail.lab.attention_matrix import AttentionMatrix
 from vitrail.lab.attention_rank import AttentionRank
 from vitrail.lab.cost_model import CostModel
+from vitrail.lab.data_size import DataSize
 from vitrail.lab.diagonal_query import DiagonalQuery
 from vitrail.lab.experiment import Experiment
 from vitrail.lab.kernel_regression import KernelRegression
+from vitrail.lab.long_range import LongRange
 from vitrail.lab.low_pass import LowPass
 from vitrail.lab.norm_placement import NormPlacement
+from vitrail.lab.pac_bayes import PacBayes
 from vitrail.lab.position_spectra import PositionSpectra
 from vitrail.lab.rank_collapse import RankCollapse
 from vitrail.lab.receptive_field import ReceptiveField
+from vitrail.lab.robustness import Robustness
+from vitrail.lab.scaling_laws import ScalingLaws
+from vitrail.lab.shape_bias import ShapeBias
 from vitrail.lab.smallest_object import SmallestObject
 from vitrail.lab.temperature import Temperature
 
@@ -36,6 +44,14 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ReceptiveField(),
     KernelRegression(),
     PositionSpectra(),
+    DataSize(),
+    Robustness(),
+    ShapeBias(),
+    LongRange(),
+    ScalingLaws(),
+    PacBayes(),
+    AttentionEntropy(),
+    Approximation(),
 )
 
 

@@ -19,14 +19,14 @@ Draw = Callable[[], tuple[Tensor, Tensor]]  # a batch: images B C H W, classes B
 
 
 class Labelled(NamedTuple):
-    """Images B 1 H W of mean 0 and deviation 1, and their classes B."""
+    """Images B C H W and their classes B."""
 
     images: Tensor
     classes: Tensor
 
 
 def fashion(device: torch.device) -> tuple[Labelled, Labelled]:
-    """The embedded training and test images, 28 x 28, grey."""
+    """The embedded training and test images, 28 x 28, grey, of mean 0 and deviation 1."""
     found = read_embedded()
     assert found.test is not None  # noqa: S101  (the package has it)
     pixels = [_pixels(part) for part in (found.train, found.test)]
@@ -56,11 +56,14 @@ def rate_at(step: int, *, steps: int, warm_up: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
 
 
-def fit(model: nn.Module, draw: Draw, *, steps: int, rate: float, warm_up: int = 0) -> list[float]:
-    """Trains with AdamW and clipped gradients; the loss of each step."""
+def fit(
+    model: nn.Module, draw: Draw, *, steps: int, rate: float, warm_up: int = 0, weight_decay: float = _DECAY,
+    after: Callable[[int], None] | None = None, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+) -> list[float]:  # fmt: skip
+    """Trains with AdamW and clipped gradients; the loss of each step. `after` gets the number of steps done."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": _DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=rate)
     losses = []
     model.train()
@@ -68,24 +71,31 @@ def fit(model: nn.Module, draw: Draw, *, steps: int, rate: float, warm_up: int =
         for group in optimiser.param_groups:
             group["lr"] = rate * rate_at(step, steps=steps, warm_up=warm_up)
         images, classes = draw()
-        loss = F.cross_entropy(model(images), classes)
+        value = loss(model(images), classes)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimiser.step()
-        losses.append(loss.item())
+        losses.append(value.detach())
+        if after is not None:
+            after(step + 1)
     model.eval()
-    return losses
+    return [float(loss) for loss in torch.stack(losses).cpu()]
 
 
 @torch.no_grad()
+def outputs(model: nn.Module, images: Tensor) -> Tensor:
+    """The outputs B K of a model in evaluation, in parts that fit memory; the mode of the model stays."""
+    was = model.training
+    model.eval()
+    found = torch.cat([model(piece) for piece in images.split(_PIECE)])
+    model.train(was)
+    return found
+
+
 def accuracy(model: nn.Module, data: Labelled) -> float:
     """The share of images whose class has the largest output."""
-    right = [
-        (model(images).argmax(dim=1) == classes).sum()
-        for images, classes in zip(data.images.split(_PIECE), data.classes.split(_PIECE), strict=True)
-    ]
-    return float(sum(right)) / len(data.classes)
+    return float((outputs(model, data.images).argmax(dim=1) == data.classes).float().mean())
 
 
 def _pixels(part: Dataset) -> Tensor:

@@ -11,6 +11,7 @@ from vitrail.layers.attention import Attention
 from vitrail.layers.block import NormPlacement
 from vitrail.layers.patch import Grid, LinearPatchConfig
 from vitrail.layers.pool import MeanPoolConfig
+from vitrail.layers.position import LearnedConfig, PositionConfig
 from vitrail.models.vit import ViT, ViTConfig
 from vitrail.packaged import samples
 from vitrail.runs.trained import open_model
@@ -34,7 +35,7 @@ def packaged_vit(device: torch.device) -> tuple[ViT, Tensor]:
 
 def random_vit(
     *, dim: int, depth: int, num_heads: int, image_size: int, patch: int, norm_placement: NormPlacement = "pre",
-    num_classes: int = 0, channels: int = 3,
+    num_classes: int = 0, channels: int = 3, position: PositionConfig | None = None,
 ) -> ViT:  # fmt: skip
     """A plain ViT with fresh weights and without a class token, so that all tokens are patches."""
     config = ViTConfig(
@@ -45,6 +46,7 @@ def random_vit(
         depth=depth,
         num_heads=num_heads,
         patch=LinearPatchConfig(size=(patch, patch)),
+        position=(position or LearnedConfig(),),
         class_token=False,
         pool=MeanPoolConfig(),
         norm_placement=norm_placement,

@@ -1,0 +1,241 @@
+"""A ViT against CNNs by the number of training images: accuracy, convergence, time and memory."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from vitrail.config import Count, CountFromZero, Positive
+from vitrail.lab.estimates import by_seed, estimate
+from vitrail.lab.experiment import NEW_APPROACH, Check, Experiment, Results, Settings, Verdict, judge, limit
+from vitrail.lab.fitting import Fit, first, fit, looker, open_pictures, shuffled
+from vitrail.lab.plots import chart, line
+from vitrail.lab.small_models import Classifier, macs, parameters, small_cnn, small_vit
+from vitrail.lab.small_training import Labelled, accuracy
+from vitrail.report import Group, Section, Table
+
+_MODELS = {"vit": "ViT", "cnn_macs": "CNN of equal MACs", "cnn_parameters": "CNN of equal parameters"}
+_CNNS = ("cnn_macs", "cnn_parameters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSizeSettings(Settings):
+    """Datasets, shares of their training images, and rates to choose from by accuracy on held-out images."""
+
+    data: tuple[str, ...] = ("demo",)
+    train: CountFromZero = 0
+    validation: Count = 1000
+    test: CountFromZero = 2000
+    shares: tuple[Positive, ...] = (0.01, 0.05, 0.25, 1.0)
+    rates: tuple[Positive, ...] = (1e-3, 3e-3, 9e-3)
+    tuning: Count = 60  # steps
+    looks: Count = 10
+    dim: Count = 48
+    depth: Count = 4
+    patch: Count = 7
+    equal_macs: tuple[Count, ...] = (14, 28, 56)
+    equal_parameters: tuple[Count, ...] = (20, 40, 80)
+    strides: tuple[Count, ...] = (2, 1, 2, 2)
+    how: Fit = Fit(steps=200)
+
+
+class DataSize(Experiment):
+    """All models take the same number of steps with the same images; each has its best rate of a small grid."""
+
+    name = "data-size"
+    title = "A ViT and CNNs by the number of images"
+    claim = "With few images a CNN is better and converges faster; a ViT needs 10 to 100 times the images, then wins."
+    source = (
+        f"{NEW_APPROACH}; The Trade-off: Inductive Bias vs Data; Data Efficiency Test; Data Scaling; Convergence "
+        "Behavior; Memory and Storage Requirements; Key Observations"
+    )
+    prediction = (
+        "With 1 % of the images, CNNs of equal cost are more accurate; their lead shrinks as images are added; they "
+        "are ahead after a tenth of the training, and the ViT needs 10 to 100 times the images for the same accuracy."
+    )
+    falsifier = "The ViT is as good with few images, or the lead of the CNN does not shrink."
+    quick = DataSizeSettings()
+    full = DataSizeSettings(
+        data=("cifar10", "fashion-mnist"),
+        validation=5000,
+        test=0,
+        shares=(0.01, 0.03, 0.1, 0.3, 1.0),
+        rates=(3e-4, 1e-3, 3e-3),
+        tuning=600,
+        looks=30,
+        dim=128,
+        depth=6,
+        patch=4,
+        equal_macs=(81, 162, 324),
+        equal_parameters=(63, 126, 252),
+        strides=(1, 2, 2, 2),
+        how=Fit(steps=5000, batch=128),
+    )
+    seconds = 40.0
+    seeds = 3
+
+    def measure(self, settings: DataSizeSettings, *, seed: int, device: torch.device) -> Results:
+        """By dataset and model: accuracy by share, the curve of the largest share, rates, costs, time and memory."""
+        return {name: _on(name, settings, device) for name in settings.data}
+
+    def figures(self, results: Sequence[Results]) -> Sequence[Section]:
+        """Accuracy by images, curves while training, and a table of costs."""
+        sections: list[Section] = []
+        for data, one in results[0].items():
+            sizes, steps = one["images"], one["steps"]
+            charts = [
+                chart("Accuracy by images", [line(title, sizes, results, data, name, "accuracy")
+                                             for name, title in _MODELS.items()],
+                      "On test images, after the same number of steps.", x="training images", y="accuracy", log_x=True),
+                chart("While training", [line(title, steps, results, data, name, "looks")
+                                         for name, title in _MODELS.items()],
+                      "With all images.", x="steps", y="accuracy on test images"),
+            ]  # fmt: skip
+            columns = {"model": "", "parameters": "si", "MACs": "si", "images/s, training": "si"}
+            columns |= {"kept for the backward pass, an image": "bytes", "rate": ""}
+            rows = [
+                {"model": title, "parameters": one[name]["parameters"], "MACs": one[name]["macs"],
+                 "images/s, training": fmean(by_seed(results, data, name, "speed")),
+                 "kept for the backward pass, an image": one[name]["kept"], "rate": one[name]["rate"]}
+                for name, title in _MODELS.items()
+            ]  # fmt: skip
+            table = Table("Costs", columns, rows)  # type: ignore[arg-type]
+            sections.append(Group(data, (Group("", charts, columns=2), table)))
+        return sections
+
+    def verdict(self, results: Sequence[Results]) -> Verdict:
+        """Lead with few images, its change, convergence, the ratio of images, memory and speed."""
+        checks: list[Check] = []
+        for data in results[0]:
+            for name in _CNNS:
+                title = f"{_MODELS[name]}, {data}"
+                few, many = ([result[data][name]["accuracy"][at] - result[data]["vit"]["accuracy"][at]
+                              for result in results] for at in (0, -1))  # fmt: skip
+                early = [result[data][name]["looks"][0] - result[data]["vit"]["looks"][0] for result in results]
+                shrinks = [a - b for a, b in zip(few, many, strict=True)]
+                checks += [
+                    Check(text=f"with the fewest images it leads ({title})", found=estimate(few), least=0.0,
+                          unit="share"),
+                    Check(text=f"its lead shrinks with all images ({title})", found=estimate(shrinks), least=0.0,
+                          unit="share"),
+                    limit(f"with all images the ViT is ahead ({title})", estimate(many), most=0.0, unit="share"),
+                    limit(f"it leads after the first tenth of training ({title})", estimate(early), least=0.0,
+                          unit="share"),
+                    limit(f"the ViT needs 10 to 100 times the images for its accuracy with the fewest ({title})",
+                          estimate([ratio(result[data], name) for result in results]), least=10.0, most=100.0),
+                ]  # fmt: skip
+            kept = [result[data]["vit"]["kept"] / result[data]["cnn_macs"]["kept"] for result in results]
+            fast = [result[data]["vit"]["speed"] / result[data]["cnn_macs"]["speed"] for result in results]
+            checks += [
+                limit(f"training the ViT keeps more memory than the CNN of equal MACs ({data})", estimate(kept),
+                      least=1.0),
+                limit(f"it takes more time for an image than that CNN ({data})", estimate(fast), most=1.0),
+            ]  # fmt: skip
+        return judge(checks)
+
+    def true_case(self) -> Sequence[Results]:
+        """A CNN that leads with few images and a ViT that overtakes it, slower and larger."""
+        return [_made([0.2, 0.4, 0.6, 0.9], [0.55, 0.65, 0.7, 0.8], early=(0.1, 0.5))]
+
+    def false_case(self) -> Sequence[Results]:
+        """A ViT that leads everywhere."""
+        return [_made([0.6, 0.7, 0.8, 0.9], [0.3, 0.4, 0.5, 0.6], early=(0.5, 0.1))]
+
+
+def ratio(found: Results, cnn: str) -> float:
+    """How many times the fewest images the ViT needs to be as accurate as the CNN is with them.
+
+    Accuracy is read between sizes along straight lines in log images; a ViT that never gets there counts with all.
+    """
+    sizes, wanted = found["images"], found[cnn]["accuracy"][0]
+    reached = np.maximum.accumulate(found["vit"]["accuracy"])
+    if reached[-1] < wanted:
+        return float(sizes[-1] / sizes[0])
+    return float(np.exp(np.interp(wanted, reached, np.log(sizes)))) / float(sizes[0])
+
+
+def kept_bytes(model: nn.Module, images: torch.Tensor) -> float:
+    """Bytes an image of what a training pass keeps for the backward pass, weights aside."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    model.train()
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(images).sum().backward()
+    model.zero_grad()
+    return sum(seen.values()) / len(images)
+
+
+def _on(data: str, settings: DataSizeSettings, device: torch.device) -> dict[str, Any]:
+    """The measurements on one dataset."""
+    train, test = open_pictures(data, settings.train, settings.test, device)
+    held = first(train, settings.validation)
+    train = Labelled(train.images[settings.validation :], train.classes[settings.validation :])
+    sizes = [max(round(share * len(train.classes)), 1) for share in settings.shares]
+    every = max(settings.how.steps // settings.looks, 1)
+    found: dict[str, Any] = {"images": sizes, "steps": [every * (look + 1) for look in range(settings.looks)]}
+    for name in _MODELS:
+        tuned = []
+        for rate in settings.rates:
+            model = _model(name, settings, train)
+            fit(model, shuffled(train, settings.how.batch), replace(settings.how, steps=settings.tuning, rate=rate))
+            tuned.append((accuracy(model, held), rate))
+        how = replace(settings.how, rate=max(tuned)[1])
+        reached: list[float] = []
+        looks: list[float] = []
+        for size in sizes:
+            model = _model(name, settings, train)
+            after = looker(model, test, every, looks) if size == sizes[-1] else None
+            fit(model, shuffled(first(train, size), how.batch), how, after=after)
+            reached.append(accuracy(model, test))
+        batch = first(train, how.batch)
+        found[name] = {
+            "rate": how.rate, "accuracy": reached, "looks": looks, "parameters": parameters(model),
+            "macs": macs(model, train.images.shape[1:]), "kept": kept_bytes(model, batch.images[:16]),
+            "speed": _speed(model, batch, how),
+        }  # fmt: skip
+    return found
+
+
+def _speed(model: nn.Module, batch: Labelled, how: Fit) -> float:
+    """Images a second in training: the best of three times five steps."""
+    best = 0.0
+    for _ in range(3):
+        start = time.perf_counter()
+        losses = fit(model, lambda: batch, replace(how, steps=5, rate=1e-6))
+        best = max(best, len(losses) * len(batch.classes) / (time.perf_counter() - start))
+    return best
+
+
+def _model(name: str, settings: DataSizeSettings, train: Labelled) -> nn.Module:
+    channels, side = train.images.shape[1:3]
+    classes = int(train.classes.max()) + 1
+    if name == "vit":
+        body: nn.Module = small_vit(dim=settings.dim, depth=settings.depth, patch=settings.patch, image_size=side,
+                                    channels=channels, num_classes=classes)  # fmt: skip
+    else:
+        widths = settings.equal_macs if name == "cnn_macs" else settings.equal_parameters
+        body = small_cnn(widths, settings.strides, channels=channels, num_classes=classes)
+    model = Classifier(body, float(train.images.mean()), float(train.images.std()))
+    return model.to(train.images.device)
+
+
+def _made(vit: Sequence[float], cnn: Sequence[float], *, early: tuple[float, float]) -> Results:
+    def one(values: Sequence[float], start: float, cost: float) -> dict[str, Any]:
+        return {"rate": 1e-3, "accuracy": list(values), "looks": [start, values[-1]], "parameters": 1, "macs": 1,
+                "kept": cost, "speed": 1 / cost}  # fmt: skip
+
+    found: dict[str, Any] = {"images": [100, 500, 2500, 10_000], "steps": [10, 20], "vit": one(vit, early[0], 2.0)}
+    return {"made": found | {name: one(cnn, early[1], 1.0) for name in _CNNS}}

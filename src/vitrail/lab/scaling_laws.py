@@ -1,0 +1,257 @@
+"""Scaling laws: the loss of small ViTs by parameters, images and compute, and what such fits can tell."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vitrail.config import Count, CountFromZero
+from vitrail.lab.estimates import Estimate, by_seed, estimate
+from vitrail.lab.experiment import FOUNDATIONS, THEORY, Check, Experiment, Results, Settings, Verdict, judge
+from vitrail.lab.fitting import Fit, first, fit, mean_loss, open_pictures, shuffled
+from vitrail.lab.plots import chart, line
+from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth
+from vitrail.lab.small_models import Classifier, macs, parameters, small_vit
+from vitrail.lab.small_training import Labelled
+from vitrail.report import Group, Section, Table
+from vitrail.report.charts_series import Series
+
+_AXES = {"parameters": "parameters", "images": "training images", "compute": "MACs of training"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSettings(Settings):
+    """Widths with all images, and the last width but one with fewer; the loss is the lowest on held-out images."""
+
+    data: str = "demo"
+    train: CountFromZero = 9000
+    test: CountFromZero = 1500
+    dims: tuple[Count, ...] = (8, 12, 16, 24, 32, 48, 64)
+    counts: tuple[Count, ...] = (280, 560, 1125, 2250, 4500)
+    depth: Count = 2
+    patch: Count = 7
+    looks: Count = 10
+    how: Fit = Fit(steps=300, rate=2e-3)
+
+
+class ScalingLaws(Experiment):
+    """Power laws with an offset, fitted to each seed; the largest size is kept back and predicted."""
+
+    name = "scaling"
+    title = "Scaling laws: loss by parameters, images and compute"
+    claim = "The performance of a ViT follows a power law in the size of the model and in the number of images."
+    source = f"{FOUNDATIONS}; ViT Scaling Laws; Data Efficiency Challenges; and {THEORY}; Performance Scaling Laws"
+    prediction = (
+        "Loss falls as E + A x^-b with b above 0 for parameters, images and compute; the law leaves less than 5 % of "
+        "the variance, and predicts a size that was kept back within 10 %, better than a straight line in log x does."
+    )
+    falsifier = "The loss does not fall, or the law misses the size that was kept back."
+    quick = ScalingSettings()
+    full = ScalingSettings(
+        data="cifar10",
+        train=0,
+        test=0,
+        dims=(32, 48, 64, 96, 128, 192, 256),
+        counts=(780, 1560, 3125, 6250, 12_500, 25_000),
+        depth=6,
+        patch=4,
+        looks=20,
+        how=Fit(steps=6000, batch=128, rate=1e-3),
+    )
+    seconds = 30.0
+    seeds = 3
+
+    def measure(self, settings: ScalingSettings, *, seed: int, device: torch.device) -> Results:
+        """The lowest held-out loss by width and by number of images, with the compute at each look."""
+        train, test = open_pictures(settings.data, settings.train, settings.test, device)
+        total = len(train.classes)
+        found: dict[str, Any] = {"widths": [], "counts": []}
+        for dim in settings.dims:
+            found["widths"].append(_run(settings, dim, train, test) | {"dim": dim, "images": total})
+        width = settings.dims[-2]
+        for count in settings.counts:
+            found["counts"].append(_run(settings, width, first(train, count), test) | {"images": count})
+        found["counts"].append(next(run for run in found["widths"] if run["dim"] == width))
+        found["fits"] = {axis: _fitted(*_points(found, axis)) for axis in _AXES}
+        found["split"] = _split(found["widths"])
+        found["formula"] = _formula(settings, width, found["counts"][0]["macs"])
+        return found
+
+    def figures(self, results: Sequence[Results]) -> Sequence[Section]:
+        """Loss by each axis with the fitted law, and the exponents with their intervals."""
+        charts = []
+        for axis, title in _AXES.items():
+            x, _ = _points(results[0], axis)
+            stored = [{"y": _points(result, axis)[1]} for result in results]
+            law = PowerLaw(
+                *(estimate(by_seed(results, "fits", axis, key)).value for key in ("floor", "scale", "power"))
+            )
+            fitted = Series("fitted law (means of its numbers)", [(at, law(at)) for at in x], dashed=True)
+            text = "Lowest held-out cross-entropy; the band is the 95 % interval over seeds."
+            charts.append(
+                chart(f"Loss by {title}", [line("measured", x, stored, "y"), fitted], text,
+                      x=title, y="loss", log_x=True, log_y=True)
+            )  # fmt: skip
+        columns = dict.fromkeys(("loss by", "exponent", "95 % interval", "offset E", "variance left", "miss"), "")
+        rows = [_row(results, axis, title) for axis, title in _AXES.items()]
+        table = Table("Fits of E + A x^-b", columns | {"variance left": "share", "miss": "share"}, rows)  # type: ignore[arg-type]
+        budgets = [point["compute"] for point in results[0]["split"]["frontier"]]
+        best = [{"best": [point["parameters"] for point in result["split"]["frontier"]]} for result in results]
+        text = "The width with the lowest loss for each budget, among those that were trained."
+        split = chart("Best size by compute", [line("parameters", budgets, best, "best")], text,
+                      x="MACs of training", y="parameters", log_x=True, log_y=True)  # fmt: skip
+        return (table, Group("Loss", (*charts, split), columns=2))
+
+    def verdict(self, results: Sequence[Results]) -> Verdict:
+        """The exponents, the size that was kept back, and rival laws."""
+        checks = []
+        for axis, title in _AXES.items():
+            main = axis != "compute"
+            checks += [
+                Check(
+                    text=f"the exponent of the loss by {title} is above 0.05",
+                    found=estimate(by_seed(results, "fits", axis, "power")),
+                    least=0.05,
+                    essential=main,
+                ),
+                Check(
+                    text=f"a law fitted without the largest size predicts its loss within 10 % ({title})",
+                    found=estimate([abs(miss) for miss in by_seed(results, "fits", axis, "miss")]),
+                    most=0.1,
+                    unit="share",
+                    essential=main,
+                ),
+                Check(
+                    text=f"the fit leaves at most 5 % of the variance ({title})",
+                    found=estimate(by_seed(results, "fits", axis, "left")),
+                    most=0.05,
+                    unit="share",
+                    essential=False,
+                ),
+                Check(
+                    text=f"it misses that loss by less than a line in log x, the law of another section ({title})",
+                    found=estimate(by_seed(results, "fits", axis, "against_log")),
+                    least=0.0,
+                    unit="share",
+                    essential=False,
+                ),
+            ]
+        checks.append(
+            Check(
+                text="the source's formula for compute is within 10 % of the operations that are counted",
+                found=estimate(by_seed(results, "formula", "ratio")),
+                least=0.9,
+                most=1.1,
+                essential=False,
+            )
+        )
+        share = estimate(by_seed(results, "split", "exponent"))
+        return judge(checks, note=f"The best size grows as compute to the {_range(share)} among the widths tried")
+
+    def true_case(self) -> Sequence[Results]:
+        """Losses that are 0.3 + 5 x^-0.4 exactly."""
+        return [_made(lambda x: 0.3 + 5 * x**-0.4)]
+
+    def false_case(self) -> Sequence[Results]:
+        """Losses that do not fall."""
+        return [_made(lambda x: 1.0 + 0.01 * (x % 3))]
+
+
+def _run(settings: ScalingSettings, dim: int, train: Labelled, test: Labelled) -> dict[str, Any]:
+    """One training: the lowest held-out loss so far at each look, with the MACs spent until then."""
+    channels, side = train.images.shape[1:3]
+    body = small_vit(
+        dim=dim, depth=settings.depth, patch=settings.patch, image_size=side, channels=channels,
+        num_classes=int(test.classes.max()) + 1,
+    )  # fmt: skip
+    model = Classifier(body, float(train.images.mean()), float(train.images.std())).to(train.images.device)
+    each = macs(body, train.images.shape[1:])
+    how = replace(settings.how, batch=min(settings.how.batch, len(train.classes)))
+    every = max(how.steps // settings.looks, 1)
+    looks: list[dict[str, float]] = []
+
+    def look(step: int) -> None:
+        if step % every == 0:
+            lowest = min([mean_loss(model, test), *(before["loss"] for before in looks)])
+            looks.append({"compute": 3.0 * each * step * how.batch, "loss": lowest})
+
+    fit(model, shuffled(train, how.batch), how, after=look)
+    return {"parameters": parameters(body), "macs": each, "loss": looks[-1]["loss"], "looks": looks}
+
+
+def _points(found: Results, axis: str) -> tuple[list[float], list[float]]:
+    """The sizes and losses along an axis; by compute, the lowest loss of any width at each of the common budgets."""
+    if axis == "compute":
+        frontier = found["split"]["frontier"] if "split" in found else _split(found["widths"])["frontier"]
+        return [point["compute"] for point in frontier], [point["loss"] for point in frontier]
+    runs = found["widths"] if axis == "parameters" else found["counts"]
+    return [float(run[axis]) for run in runs], [float(run["loss"]) for run in runs]
+
+
+def _fitted(x: Sequence[float], y: Sequence[float]) -> dict[str, float]:
+    """The law through all points, how far the law through all but the last misses it, and the rival."""
+    whole, part, rival = fit_power_law(x, y), fit_power_law(x[:-1], y[:-1]), fit_log_line(x[:-1], y[:-1])
+    miss, other = (law(x[-1]) / y[-1] - 1 for law in (part.law, rival))
+    return {
+        "floor": whole.law.floor, "scale": whole.law.scale, "power": whole.law.power, "left": whole.left,
+        "miss": miss, "against_log": abs(other) - abs(miss), "agree": whole.agree,
+    }  # fmt: skip
+
+
+def _split(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The width with the lowest loss for each budget of compute, and the exponent of its size by compute."""
+    first = max(run["looks"][0]["compute"] for run in runs)
+    last = max(run["looks"][-1]["compute"] for run in runs)
+    budgets = [first * (last / first) ** (step / 7) for step in range(8)]
+    frontier = []
+    for budget in budgets:
+        reached = [
+            (min(look["loss"] for look in run["looks"] if look["compute"] <= budget * 1.001), run["parameters"])
+            for run in runs
+        ]
+        loss, best = min(reached)
+        frontier.append({"compute": budget, "loss": loss, "parameters": best})
+    sizes = [point["parameters"] for point in frontier]
+    return {"frontier": frontier, "exponent": growth(budgets, sizes)}
+
+
+def _formula(settings: ScalingSettings, dim: int, each: int) -> dict[str, float]:
+    """The source's C = 6 N L d^2 + 12 L d^2 n for training on N tokens, over the operations (2 a MAC) counted."""
+    images = settings.how.steps * settings.how.batch
+    side = 28 if settings.data in ("demo", "fashion-mnist") else 32
+    tokens = (side // settings.patch) ** 2
+    claimed = 6 * images * tokens * settings.depth * dim**2 + 12 * settings.depth * dim**2 * tokens
+    return {"ratio": claimed / (6.0 * each * images)}
+
+
+def _row(results: Sequence[Results], axis: str, title: str) -> dict[str, Any]:
+    power = estimate(by_seed(results, "fits", axis, "power"))
+    return {
+        "loss by": title,
+        "exponent": power.value,
+        "95 % interval": _range(power),
+        "offset E": estimate(by_seed(results, "fits", axis, "floor")).value,
+        "variance left": estimate(by_seed(results, "fits", axis, "left")).value,
+        "miss": estimate(by_seed(results, "fits", axis, "miss")).value,
+    }
+
+
+def _range(found: Estimate) -> str:
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _made(law: Callable[[float], float]) -> Results:
+    """Results of seven widths and six numbers of images whose losses follow a law."""
+    runs = []
+    for step in range(7):
+        size = 1000.0 * 2**step
+        looks = [{"compute": size * 1e5 * part, "loss": law(size * part)} for part in (0.25, 0.5, 1.0)]
+        runs.append({"parameters": round(size), "images": size, "loss": law(size), "looks": looks})
+    found: dict[str, Any] = {"widths": runs, "counts": runs[:6]}
+    found["split"] = {
+        "frontier": [{"compute": 1e5 * run["images"], "loss": run["loss"], "parameters": 1000} for run in runs],
+        "exponent": 0.5,
+    }
+    fits = {axis: _fitted(*_points(found, axis)) for axis in _AXES}
+    return found | {"fits": fits, "formula": {"ratio": 1.0}}

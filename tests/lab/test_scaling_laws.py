@@ -1,0 +1,48 @@
+import math
+from dataclasses import replace
+
+import torch
+
+from vitrail.lab.fitting import Fit
+from vitrail.lab.scaling_laws import ScalingLaws, _fitted, _formula, _split
+from vitrail.lab.small_models import macs, small_vit
+
+
+def test_a_tiny_run_has_a_fit_for_each_axis() -> None:
+    torch.manual_seed(0)
+    settings = replace(
+        ScalingLaws.quick, train=64, test=32, dims=(8, 12, 16, 24, 32), counts=(8, 16, 24, 32), depth=1, looks=2,
+        how=Fit(steps=2, batch=16),
+    )  # fmt: skip
+    found = ScalingLaws().measure(settings, seed=0, device=torch.device("cpu"))
+    assert [run["dim"] for run in found["widths"]] == [8, 12, 16, 24, 32]
+    assert [run["images"] for run in found["counts"]] == [8, 16, 24, 32, 64]
+    assert found["fits"].keys() == {"parameters", "images", "compute"}
+    losses = [look["loss"] for look in found["widths"][0]["looks"]]
+    assert losses == sorted(losses, reverse=True)
+    assert found["widths"][0]["looks"][-1]["compute"] == 3 * found["widths"][0]["macs"] * 2 * 16
+
+
+def test_the_kept_back_size_is_predicted_from_the_others() -> None:
+    x = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    found = _fitted(x, [*[0.5 + 2 / value for value in x[:-1]], 1.0])
+    assert math.isclose(found["miss"], 0.5 + 2 / 32 - 1, abs_tol=1e-3)
+
+
+def test_the_best_width_for_each_budget() -> None:
+    runs = [
+        {"parameters": 10, "looks": [{"compute": 1.0, "loss": 1.0}, {"compute": 10.0, "loss": 0.9}]},
+        {"parameters": 100, "looks": [{"compute": 1.0, "loss": 2.0}, {"compute": 100.0, "loss": 0.5}]},
+    ]
+    found = _split(runs)
+    assert found["frontier"][0] == {"compute": 1.0, "loss": 1.0, "parameters": 10}
+    assert math.isclose(found["frontier"][-1]["compute"], 100.0)
+    assert found["frontier"][-1]["parameters"] == 100
+    assert found["exponent"] > 0
+
+
+def test_the_formula_of_the_source_has_a_twelfth_of_the_operations() -> None:
+    """A block has 12 d^2 weights; two operations for each, three times (forward, two backward): 72 d^2 a token."""
+    model = small_vit(dim=512, depth=6, patch=7, image_size=28, channels=1, num_classes=10)
+    settings = replace(ScalingLaws.quick, depth=6)
+    assert math.isclose(_formula(settings, 512, macs(model, (1, 28, 28)))["ratio"], 1 / 12, rel_tol=0.05)

@@ -1,0 +1,32 @@
+import math
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from vitrail.lab.fitting import Fit
+from vitrail.lab.shape_bias import ShapeBias, _followed
+
+
+class First(nn.Module):
+    """Answers with the class that stands in the first pixel."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """B 1 H W -> B 4."""
+        return nn.functional.one_hot(images[:, 0, 0, 0].long(), 4).float()
+
+
+def test_shares_of_each_cue_by_hand() -> None:
+    images = torch.tensor([0.0, 1.0, 2.0, 3.0]).view(4, 1, 1, 1)
+    found = _followed(First(), images, torch.tensor([0, 1, 0, 0]), torch.tensor([1, 2, 2, 1]))
+    assert (found["shape"], found["texture"]) == (0.5, 0.25)
+    assert math.isclose(found["bias"], 2 / 3)
+
+
+def test_a_tiny_run() -> None:
+    torch.manual_seed(0)
+    few = Fit(steps=2, batch=8)
+    settings = replace(ShapeBias.quick, dim=16, depth=1, widths=(4, 4, 4), test=40, vit=few, cnn=few)
+    found = ShapeBias().measure(settings, seed=0, device=torch.device("cpu"))
+    for name in ("vit", "cnn"):
+        assert 0 <= found[name]["shape"] + found[name]["texture"] <= 1
