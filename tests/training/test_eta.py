@@ -53,7 +53,8 @@ def test_durations(seconds: float, text: str) -> None:
 def test_ways_to_have_it_ways_to_shorten() -> None:
     plan = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS})
     advice = ways_to_shorten(plan, torch.device("cpu"), 300.0)
-    assert "--image-size 112 (a quarter of the patches); --from WEIGHTS" in advice
+    assert "--image-size 112 (a quarter of the patches); --from packaged-photos" in advice
+    assert all(words in advice for words in ("probe=linear", "--from WEIGHTS", "--minutes"))
     assert "--epochs 4 (about 20 min)" in advice
     assert "a GPU" in advice
     odd = make_plan(split(photos(4, size=64)), model="vit_tiny_patch16", changes={"options": OPTIONS, "image_size": 48})

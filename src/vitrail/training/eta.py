@@ -5,6 +5,7 @@ import torch
 from vitrail.config import apply
 from vitrail.errors import VitrailError
 from vitrail.models.registry import FAMILIES, build
+from vitrail.packaged import PHOTOS
 from vitrail.training.plan import Plan
 
 LONG = 30 * 60  # seconds: for a run that takes this long, ways to make it shorter are shown
@@ -68,9 +69,12 @@ def ways_to_shorten(plan: Plan, device: torch.device, epoch: float) -> str:
     if (half := _half(plan)) is not None:
         ways.append(f"--image-size {half} (a quarter of the patches)")
     if plan.start is None and plan.schema:
+        head = plan.task.num_outputs(plan.schema) > 0
+        ways += [f"--from {PHOTOS} --set probe=linear (a linear head, in minutes)"] if head else []
         ways.append("--from WEIGHTS --epochs 5 (fine-tuning needs few epochs)")
     if (fewer := int(_PATIENCE / epoch)) > 0:
         ways.append(f"--epochs {fewer} (about {duration(fewer * epoch)})")
+    ways.append("--minutes 30 (the best of what fits in that time)")
     ways.append("a smaller --model" if device.type != "cpu" else "a smaller --model, or a machine with a GPU")
     return f"to make it faster: {'; '.join(ways)}. Ctrl-C saves and stops; --resume continues"
 
