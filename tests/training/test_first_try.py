@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 from support.small_data import Made, grey_squares, photos, split
+from support.task_data import class_folders, numbers_table
 
 from vitrail.data.targets import NumbersTarget
 from vitrail.errors import HeadNotice
 from vitrail.packaged import PHOTOS
 from vitrail.training import first_try as table
 from vitrail.training.first_model import Sampled
-from vitrail.training.first_try import SETTINGS, Cell, Measured, first_try, first_try_for, measured
+from vitrail.training.first_try import SETTINGS, Cell, Measured, first_try, first_try_for, first_try_on, measured
 from vitrail.training.plan import make_plan
 
 TUNED = {"tune-late": Measured(0.85, 0.81, 600), "tune-packaged": Measured(0.8, 0.9, 300)}
@@ -105,3 +106,12 @@ def test_without_a_table_it_is_as_before(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(table, "measured", lambda: ())
     plan = make_plan(split(photos(40)))
     assert (plan.start, plan.config.model) == (None, "vit32_conv")
+
+
+@pytest.mark.usefixtures("cells")
+def test_data_that_are_named_have_a_first_try_where_it_was_measured(tmp_path: Path) -> None:
+    found = first_try_on(class_folders(tmp_path))
+    assert found is not None
+    assert "which did best" in found.note
+    (tmp_path / "numbers").mkdir()
+    assert first_try_on(numbers_table(tmp_path / "numbers")) is None

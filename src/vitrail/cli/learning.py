@@ -197,8 +197,10 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.data.sources.opening import survey  # noqa: PLC0415
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
     from vitrail.hardware import device  # noqa: PLC0415
+    from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
     from vitrail.training.first_model import default_model  # noqa: PLC0415
+    from vitrail.training.first_try import first_try_on  # noqa: PLC0415
 
     columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
     wanted = Wanted(columns, several=not columns, group=options.group)
@@ -213,6 +215,9 @@ def doctor(options: argparse.Namespace) -> None:
     numbers = replace(cost.numbers, images_per_second=speed)
     with busy(f"examining {options.data}"):
         report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
+        first = first_try_on(options.data, **chosen) if options.model is None and options.image_size is None else None
+    if first is not None:  # not the model that the cost above is of
+        report = replace(report, sections=(*report.sections, Text("What train does with nothing named", first.note)))
     show_report(report, options)
     with busy(f"drawing {options.data}"):
         splits = survey(options.data, **chosen)

@@ -11,14 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.data.dataset import Dataset
+from vitrail.data.sources.opening import survey
+from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import ClassTarget
 from vitrail.hardware import device
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
-from vitrail.training.first_model import Sampled
+from vitrail.training.first_model import Sampled, sample
 
 _NEAR = 4  # measured sets that the expected accuracy is taken from
 _PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
@@ -134,6 +137,14 @@ def first_try_for(
         return None
     fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
     return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu", fitted=fitted)
+
+
+def first_try_on(
+    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
+) -> FirstTry | None:  # fmt: skip
+    """The first try on data that are named; None where what suits them was not measured."""
+    train = survey(source, val=val, seed=seed, wanted=wanted).train
+    return first_try_for(train, sample(train), {})
 
 
 def _minutes(seconds: float) -> str:
