@@ -25,7 +25,7 @@ class Source(NamedTuple):
 Package = dict[str, Source]  # by "vitrail.layers.rope" or "vitrail.layers.__init__"
 
 # Siblings that never import one another.
-TOOLS = ("training", "explain", "compress", "comparison", "lab", "deploy", "serve")
+TOOLS = ("training", "explain", "compress", "advice", "comparison", "lab", "deploy", "serve")
 BASE = ("report", "data", "layers", "models", "tasks", "runs", "profiling", "recipes", "packaged")
 BELOW = {  # folder -> the folders that it may import
     "report": (),

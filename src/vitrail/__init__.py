@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail import errors as errors
+    from vitrail.api import advise as advise
     from vitrail.api import bench as bench
     from vitrail.api import compare as compare
     from vitrail.api import doctor as doctor
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Features": "vitrail.models.backbone",
     "TrainedModel": "vitrail.runs.trained",
+    "advise": "vitrail.api",
     "bench": "vitrail.api",
     "compare": "vitrail.api",
     "convert": "vitrail.models.checkpoint",

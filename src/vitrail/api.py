@@ -9,6 +9,7 @@ from vitrail.errors import BrokenImage, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
+    from vitrail.advice.advise import Advice
     from vitrail.comparison.compare import Comparison
     from vitrail.data.dataset import Dataset
     from vitrail.deploy.artefact.engine import Engine
@@ -73,6 +74,31 @@ def evaluate(
     if found.note is not None:
         warnings.warn(found.note, Notice, stacklevel=2)
     return found
+
+
+def advise(
+    data: str | Path,
+    *,
+    device: str | None = None,
+    latency: float | None = None,
+    memory: float | None = None,
+    minutes: float | None = None,
+    task: str | None = None,
+    label: str | None = None,
+) -> "Advice":
+    """What to train on data, from measured rows: model, weights, recipe, expected result, time, export, and commands.
+
+    `device` is measured here for up to a minute, or names a machine of the rows. `latency` is the limit in milliseconds
+    an answer, `memory` in MiB, `minutes` of training.
+    """
+    from vitrail.advice.choose import Limits  # noqa: PLC0415
+    from vitrail.advice.consult import Table, consult  # noqa: PLC0415
+    from vitrail.training.first_model import default_model  # noqa: PLC0415
+    from vitrail.training.first_try import SETTINGS, measured  # noqa: PLC0415
+
+    limits = Limits(latency=latency, memory=memory, minutes=minutes)
+    table = Table(cells=measured(), settings=SETTINGS, default_model=default_model)
+    return consult(data, limits, table, device=device, task=task, label=label)
 
 
 def compare(

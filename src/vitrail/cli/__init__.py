@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.cli import (
+    advise_verb,
     compare_verb,
     explain_verb,
     folds_verb,
@@ -26,6 +27,7 @@ from vitrail.errors import VitrailError
 
 EXAMPLES = """examples:
   vitrail doctor photos/
+  vitrail advise photos/ --device cpu --latency 20ms
   vitrail train photos/ --model vit_small_patch16
   vitrail train cifar10 --recipe cifar10-small
   vitrail predict cat.jpg
@@ -95,6 +97,10 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     _train(_verb(verbs, "train", learning.train, "train a model on images, or resume a run"))
     _judging(verbs)
+    text = "advise on model, weights, recipe and export for your data, from measured rows"
+    verb = _verb(verbs, "advise", advise_verb.advise, text)
+    advise_verb.add_options(verb)
+    _output_options(verb)
     text = "compare runs of one task: settings, curves, whether the difference is real, and cost"
     verb = _verb(verbs, "compare", compare_verb.compare, text)
     compare_verb.add_options(verb)

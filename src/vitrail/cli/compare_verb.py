@@ -2,7 +2,7 @@
 
 import argparse
 
-from vitrail.cli.options import DEVICES, busy, show_report
+from vitrail.cli.options import DEVICES, busy, show_found
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -30,9 +30,4 @@ def compare(options: argparse.Namespace) -> None:
             *options.runs, data=options.data, label=options.label, resamples=options.resamples,
             device=options.device, batch_size=options.batch_size,
         )  # fmt: skip
-    if options.json:
-        if options.html:
-            found.to_html(options.html)
-        print(found.to_json())  # noqa: T201
-    else:
-        show_report(found.report(), options)
+    show_found(found, options)

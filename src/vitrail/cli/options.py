@@ -190,6 +190,17 @@ def show_report(report: "Report", options: argparse.Namespace, *, page: "Report 
         report.print()
 
 
+def show_found(found: Any, options: argparse.Namespace) -> None:
+    """What a tool found, with its own plain data for `--json`, else as a report."""
+    if not options.json:
+        show_report(found.report(), options)
+        return
+    if options.html:
+        options.html.parent.mkdir(parents=True, exist_ok=True)
+        found.to_html(options.html)
+    print(found.to_json())  # noqa: T201
+
+
 @contextlib.contextmanager
 def busy(text: str) -> Iterator[None]:
     """A moving bar while something of unknown length runs."""

@@ -1,0 +1,292 @@
+"""Advice in sentences, each with the measured rows that it rests on, and the commands to type."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from vitrail.advice.choose import FORWARDS, NEAR, Evidence, Judged, Limits, best_engine, slowness
+from vitrail.advice.facts import DataFacts
+from vitrail.advice.rows import Row
+from vitrail.report import Code, Facts, Report, Section, Table, Text, Unit, Value, show
+from vitrail.report.metric import show_interval
+from vitrail.report.values import duration
+from vitrail.strict_json import to_json
+
+_FAR = 2.0  # distance to the nearest set from which on the data are unlike all that were measured
+_WORTH = 1.1  # times eager from which on an engine is worth its trouble
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A piece of advice, the rows it rests on, and whether the case lies outside of what was measured."""
+
+    text: str
+    rows: tuple[Row, ...] = ()
+    outside: bool = False
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Advice:
+    """What to train for some data and a device; `choice` is None where nothing that was measured keeps the limits."""
+
+    facts: DataFacts
+    device: str
+    limits: Limits
+    ranked: Sequence[Judged]  # the best first
+    sentences: Sequence[Sentence]
+    commands: Sequence[str]
+
+    @property
+    def choice(self) -> Judged | None:
+        """What is advised."""
+        return self.ranked[0] if self.ranked and self.ranked[0].fits else None
+
+    def __repr__(self) -> str:
+        chosen = "nothing that was measured" if self.choice is None else self.choice.candidate.name
+        return f"Advice({self.facts.source}: {chosen}; {'; '.join(self.commands[:1])})"
+
+    def report(self) -> Report:
+        """Facts, advice, the rows that it rests on, what else there is, and the commands."""
+        rows = list(dict.fromkeys(_key(row) for one in self.sentences for row in one.rows))
+        numbers = {key: number for number, key in enumerate(rows, start=1)}
+        by_key = {_key(row): row for one in self.sentences for row in one.rows}
+        lines = [_line(one, numbers) for one in self.sentences]
+        sections: list[Section] = [
+            _data(self.facts),
+            Text("Advice", "\n".join(f"- {line}" for line in lines)),
+            Code("Commands", "\n".join(self.commands) or "none"),
+            _others(self.ranked),
+        ]
+        if rows:
+            sections.append(_table([by_key[key] for key in rows]))
+        return Report(f"Advice for {self.facts.source} on {self.device}", tuple(sections))
+
+    def to_html(self, path: str | Path) -> str:
+        """The report as one HTML file."""
+        return self.report().to_html(path)
+
+    def to_json(self) -> str:
+        """Everything as plain data."""
+        return to_json({
+            "facts": vars(self.facts),
+            "device": self.device,
+            "limits": vars(self.limits),
+            "choice": None if self.choice is None else self.choice.candidate.name,
+            "candidates": [
+                {
+                    "name": one.candidate.name, "merit": one.merit, "ms": one.latency, "mib": one.memory,
+                    "training_seconds": one.seconds, "beyond_limits": list(one.too_much),
+                }
+                for one in self.ranked
+            ],
+            "sentences": [
+                {"text": one.text, "outside": one.outside, "rows": [vars(row) for row in one.rows]}
+                for one in self.sentences
+            ],
+            "commands": list(self.commands),
+        }, indent=2)  # fmt: skip
+
+
+def _key(row: Row) -> tuple[str, str, str, str]:
+    return row.kind, row.of, row.set, row.text()
+
+
+def _line(one: Sentence, numbers: dict[tuple[str, str, str, str], int]) -> str:
+    marks = ", ".join(dict.fromkeys(str(numbers[_key(row)]) for row in one.rows))
+    outside = " Outside of what was measured." if one.outside else ""
+    return f"{one.text}{outside}{f' [{marks}]' if marks else ''}"
+
+
+def _data(facts: DataFacts) -> Facts:
+    values: dict[str, Value] = {
+        "task": facts.task, "targets": facts.targets, "training images": facts.images, "classes": facts.classes or None,
+        "median longer side": facts.pixels, "grey": facts.grey,
+        "largest class over smallest": None if facts.imbalance is None else round(facts.imbalance, 1),
+        "identical images in a split": facts.duplicates, "identical or similar across splits": facts.across,
+        "unreadable": facts.unreadable,
+    }  # fmt: skip
+    return Facts("Data", {name: value for name, value in values.items() if value is not None})
+
+
+def _others(ranked: Sequence[Judged]) -> Table:
+    """What was chosen between."""
+    rows: list[dict[str, Value]] = [
+        {
+            "candidate": one.candidate.name,
+            "points below the best": round(100 * abs(one.merit), 1) if one.candidate.rows else None,
+            "ms an image": None if one.latency is None else round(one.latency, 2),
+            "training": None if one.seconds is None else duration(one.seconds),
+            "beyond limits": "; ".join(one.too_much) or "no",
+        }
+        for one in ranked
+    ]
+    columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
+    return Table("What was chosen between", columns, rows)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    """The measured rows by number."""
+    shown: list[dict[str, Value]] = [
+        {
+            "row": number, "what": row.of, "set": row.set or None, "images": row.values.get("images"),
+            "measured": row.text(), "hardware": row.hardware if row.kind == "here" else f"{row.hardware}; {row.versions}", "command": row.command,
+        }
+        for number, row in enumerate(rows, start=1)
+    ]  # fmt: skip
+    return Table("Measured rows", dict.fromkeys(shown[0], ""), shown)
+
+
+def advice(facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, limits: Limits, device: str) -> Advice:
+    """The sentences and commands for candidates in their order."""
+    rows, speeds, _, kind = evidence
+    best = ranked[0]
+    sentences = [*_model(facts, best, ranked), *_expected(best, evidence.rows), *_time(facts, best, evidence)]
+    sentences += [*_answer(best, limits, evidence), *_doctor(facts)]
+    commands = _commands(facts, best, rows, kind)
+    if not best.fits:
+        closest = min(ranked, key=lambda one: (len(one.too_much), one.latency or 0.0, one.seconds or 0.0))
+        reasons = tuple(f"{one.candidate.name}: {', '.join(one.too_much)}" for one in ranked)
+        text = f"Nothing that was measured keeps the limits ({'; '.join(reasons)})."
+        nearest = f" {closest.candidate.name} is closest; raise a limit, or choose a smaller model of `vitrail models`."
+        known = tuple(speeds[one.candidate.network] for one in ranked if one.candidate.network in speeds)
+        sentences, commands = [Sentence(text + nearest, known, outside=True), *_doctor(facts)], []
+    return Advice(facts=facts, device=device, limits=limits, ranked=ranked, sentences=sentences, commands=commands)
+
+
+def _near(best: Judged) -> tuple[Row, ...]:
+    return best.candidate.rows[:NEAR]
+
+
+def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator[Sentence]:
+    """Which model, and how close the case is to what was measured."""
+    near = _near(best)
+    about = best.candidate.about
+    text = f"Model, weights and recipe: {about[:1].lower()}{about[1:]} ({best.candidate.name})"
+    if not near:
+        yield Sentence(f"{text}. No set of task {facts.task!r} is among those that were measured.", outside=True)
+        return
+    better = [one for one in ranked if one.merit > best.merit]
+    sets = len({row.set for row in best.candidate.rows})
+    among = "those that keep the limits" if better else "all"
+    yield Sentence(
+        f"{text}; over all measured sets, near ones counting most, it is {100 * abs(best.merit):.1f} points below the "
+        f"best in validation, the least of {among}. It was measured on {sets} set{'s' if sets != 1 else ''}; on others "
+        "it counts as 10 points below.",
+        near,
+    )
+    for one in better[:1]:
+        yield Sentence(
+            f"{one.candidate.name} would be better by {100 * (one.merit - best.merit):.1f} points, but is beyond the "
+            f"limits: {', '.join(one.too_much)}.",
+            one.candidate.rows[:NEAR],
+        )
+    outside = list(_outside(facts, best.candidate.rows))
+    distance = facts.distance(near[0].values)
+    if distance > _FAR:
+        outside.append(f"the nearest set, {near[0].set}, is unlike these data")
+    if outside:
+        yield Sentence(f"This case: {'; '.join(outside)}.", near[:1], outside=True)
+
+
+def _outside(facts: DataFacts, rows: Sequence[Row]) -> Iterator[str]:
+    """In which respect data lie beyond all sets on which something was measured."""
+    for name, value in (("images", facts.images), ("classes", facts.classes), ("pixels", facts.pixels)):
+        known = [row.values[name] for row in rows if row.values.get(name) is not None]
+        if known and not min(known) <= value <= max(known):
+            ends = dict.fromkeys((f"{min(known):,}", f"{max(known):,}"))
+            yield f"{value:,} {name}, measured with {' to '.join(ends)}"
+
+
+def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
+    """The range of the result on near sets."""
+    near = _near(best)
+    if not near:
+        yield Sentence("Expected accuracy: not known.", outside=True)
+        return
+    tests = [row.values["test"] for row in near]
+    metric, names = near[0].values["metric"], ", ".join(dict.fromkeys(row.set for row in near))
+    span = show(min(tests), "share") if len(tests) == 1 else show_interval((min(tests), max(tests)), "share")
+    alike = f"sets most alike in size, number and colour of images ({names})" if len(near) > 1 else f"one set, {names}"
+    text = f"Expected: test {metric} {span}, its result on the {alike}."
+    check = next((row for row in rows if row.kind == "check" and near[0].values["task"] == row.values["task"]), None)
+    if check is not None and len(near) > 1:
+        held = f"on {check.values['inside']} of {check.values['sets']} sets that were left out"
+        yield Sentence(f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, check))
+    else:
+        yield Sentence(text, near)
+
+
+def _time(facts: DataFacts, best: Judged, evidence: Evidence) -> Iterator[Sentence]:
+    """How long training takes."""
+    rows, speeds, _, kind = evidence
+    if best.seconds is None:
+        yield Sentence("Training time: not measured on such a device.", outside=True)
+        return
+    timed = tuple(row for row in _near(best) if row.values.get("seconds") and row.values["device"] == kind)
+    speed = speeds.get(best.candidate.network)
+    if timed:
+        slower = slowness(best.candidate.network, rows, speed)
+        per = 1000 * median(row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed)
+        text = (
+            f"Training: about {duration(best.seconds)}, from {per:.3g} ms of a core for each image there, "
+            f"{facts.images:,} images here, and a device that takes {slower:.2g} times as long"
+        )
+        there = tuple(row for row in rows if row.kind == "speed" and row.of == best.candidate.network)
+        yield Sentence(f"{text}.", (*timed, *(there if speed else ()), *((speed,) if speed else ())))
+        return
+    text = f"Training: about {duration(best.seconds)}, if a step of an image takes {FORWARDS:g} forward passes"
+    yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)
+
+
+def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentence]:
+    """The time of an answer, memory, and the export."""
+    rows, speeds, memories, kind = evidence
+    speed = speeds.get(best.candidate.network)
+    if speed is None:
+        yield Sentence(f"Time of an answer: {best.candidate.network} was not measured on this device.", outside=True)
+    else:
+        asked = "" if limits.latency is None else f" (limit {limits.latency:g} ms)"
+        yield Sentence(
+            f"An answer takes {speed.values['ms']:.3g} ms in PyTorch as trained, one image at a time{asked}; decoding "
+            "and resizing the image come on top.",
+            (speed,),
+        )
+    engine = best.engine or best_engine(best.candidate.network, rows, kind)
+    if engine is not None and float(engine.values["times"]) >= _WORTH:
+        after = "" if speed is None else f", so about {speed.values['ms'] / engine.values['times']:.3g} ms"
+        yield Sentence(
+            f"Export: {engine.values['engine']} was {engine.values['times']:.2f} times as fast as eager{after}, "
+            f"with the same answer on {show(engine.values['same'], 'share')} of the images; measure yours with vitrail "
+            "bench.",
+            (engine,),
+        )
+    elif engine is not None:
+        yield Sentence(
+            "Export: no engine that was measured is faster for this network; int8 is not worth it.", (engine,)
+        )
+    else:
+        where = "this network" if kind == "cpu" else "a GPU"
+        yield Sentence(f"Export: engines and int8 were not measured for {where}; try vitrail bench.", outside=True)
+    if best.memory is not None:
+        held = memories[best.candidate.network]
+        yield Sentence(f"Memory: {best.memory:.0f} MiB for a process that loads the network and answers.", (held,))
+
+
+def _doctor(facts: DataFacts) -> Iterator[Sentence]:
+    """What the doctor says of the data."""
+    for line in facts.doctor:
+        yield Sentence(f"The doctor: {line}")
+
+
+def _commands(facts: DataFacts, best: Judged, rows: Sequence[Row], kind: str) -> list[str]:
+    """What to type."""
+    data, out = facts.source, "runs/advised"
+    commands = [words.format(data=data, out=out) for words in best.candidate.train]
+    commands.append(f"vitrail eval {out}")
+    engine = best.engine or best_engine(best.candidate.network, rows, kind)
+    if engine is not None and float(engine.values["times"]) >= _WORTH:
+        int8 = f" --int8 {data}" if engine.values["int8"] else ""
+        commands.append(f"vitrail export {out} --to {engine.values['target']}{int8} --out dist/")
+        commands.append(f"vitrail bench dist/ {out}")
+    return commands

@@ -1,0 +1,201 @@
+"""The choice between what was measured: the least regret on sets like the data, within limits on time and memory."""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from vitrail.advice.facts import DataFacts
+from vitrail.advice.rows import Row
+from vitrail.config import Config, Positive
+from vitrail.packaged import NAME, PHOTOS
+
+NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
+FORWARDS = 3.0  # forward passes that a training step of an image is worth, where no training was measured
+_UNKNOWN = -0.1  # below the best of a set: what is assumed of a setting that was not measured on it
+_OPTIONS = {"freeze_until": "--freeze-until", "epochs": "--epochs", "lora": "--lora"}  # of changes to a recipe
+_STARTED = {"cifar10-conv": "cifar10-conv-mae", "cifar10-small": "cifar10-small-mae"}  # recipes with one before them
+_NETWORKS = {"fashion-mnist": NAME, "cifar10-conv": NAME, "finetune": NAME}  # the same architecture
+
+
+class Setting(Protocol):
+    """A setting of the first try."""
+
+    @property
+    def start(self) -> str:
+        """The weights to start from."""
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """To the recipe of fine-tuning."""
+
+    @property
+    def about(self) -> str:
+        """What it does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Config):
+    """What an answer may take in milliseconds and MiB, and training in minutes; None for no limit."""
+
+    latency: Positive | None = None
+    memory: Positive | None = None
+    minutes: Positive | None = None
+
+
+class Evidence(NamedTuple):
+    """All rows, the speed and memory of networks by name, and the kind of the device, such as "cpu"."""
+
+    rows: Sequence[Row]
+    speeds: Mapping[str, Row]
+    memories: Mapping[str, Row]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that can be trained: its name, what it is, the network that answers, the commands, and its rows."""
+
+    name: str
+    about: str
+    network: str
+    train: tuple[str, ...]  # commands, with {data} and {out}
+    rows: tuple[Row, ...]  # results, the sets most like the data first
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate with what it would take here: milliseconds an answer, MiB, seconds of training; None if not known."""
+
+    candidate: Candidate
+    merit: float
+    latency: float | None
+    memory: float | None
+    seconds: float | None
+    engine: Row | None = None  # what makes its latency fit
+    too_much: tuple[str, ...] = ()  # limits that it does not keep
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps all limits."""
+        return not self.too_much
+
+
+def candidates(
+    facts: DataFacts, rows: Sequence[Row], settings: Mapping[str, Setting], recipes: Mapping[str, Mapping[str, Any]]
+) -> list[Candidate]:
+    """Everything that was measured for the task of the data."""
+    results = [row for row in rows if row.kind == "result" and row.values["task"] == facts.task]
+    names = list(dict.fromkeys(row.of for row in results))
+    found = []
+    for name in names:
+        own = sorted((row for row in results if row.of == name), key=lambda row: facts.distance(row.values))
+        if name in settings:
+            setting = settings[name]
+            network = PHOTOS if setting.start == PHOTOS else NAME
+            words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
+            found.append(Candidate(name, setting.about, network, (words,), tuple(own)))
+        elif name in recipes:
+            recipe = recipes[name]
+            found.append(
+                Candidate(
+                    name, f"the recipe {name} trains {recipe['model']} from {_start(name)}",
+                    _NETWORKS.get(name, name), tuple(_recipe_commands(name)), tuple(own), recipe.get("epochs"),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _start(name: str) -> str:
+    if name == "finetune":
+        return "the packaged vit32_conv"
+    return "weights that it pre-trains on the same images" if name in _STARTED else "random weights"
+
+
+def _recipe_commands(name: str) -> Iterable[str]:
+    start = " --from packaged" if name == "finetune" else ""
+    if (before := _STARTED.get(name)) is not None:
+        yield f"vitrail train {{data}} --recipe {before} --out {{out}}-pretrained"
+        start = " --from {out}-pretrained"
+    yield f"vitrail train {{data}} --recipe {name}{start} --out {{out}}"
+
+
+def _words(changes: Mapping[str, Any]) -> Iterable[str]:
+    """Changes to a recipe as words of a command."""
+    for key, value in changes.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield f" {_OPTIONS[key]} {text}" if key in _OPTIONS else f" --set {shlex.quote(f'{key}={text}')}"
+
+
+def merit(name: str, facts: DataFacts, rows: Sequence[Row]) -> float:
+    """How far a candidate is below the best of each set in validation, near sets counting most."""
+    sets: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.kind == "result" and row.values["task"] == facts.task:
+            sets.setdefault(row.set, []).append(row)
+    total = weights = 0.0
+    for own in sets.values():
+        weight = 1 / (0.5 + facts.distance(own[0].values)) ** 2
+        known = [row.values["validation"] for row in own if row.of == name]
+        below = max(known) - max(row.values["validation"] for row in own) if known else _UNKNOWN
+        total, weights = total + weight * below, weights + weight
+    return total / weights if weights else 0.0
+
+
+def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evidence) -> Judged:
+    """What a candidate would take on the device, and which limits it does not keep."""
+    rows, speeds, memories, device = evidence
+    speed = speeds.get(candidate.network)
+    latency = None if speed is None else float(speed.values["ms"])
+    engine, too_much = None, []
+    if limits.latency is not None and latency is None:
+        too_much.append("the time of an answer was not measured on such a device")
+    elif limits.latency is not None and latency is not None and latency > limits.latency:
+        engine = best_engine(candidate.network, rows, device)
+        latency = latency if engine is None else latency / float(engine.values["times"])
+        if latency > limits.latency:
+            too_much.append(f"{latency:.3g} ms an image, limit {limits.latency:g} ms")
+    held = memories.get(candidate.network)
+    mib = None if held is None else float(held.values["mib"])
+    if limits.memory is not None and mib is not None and mib > limits.memory:
+        too_much.append(f"{mib:.0f} MiB, limit {limits.memory:g} MiB")
+    seconds = training_seconds(candidate, facts, rows, speed, device)
+    if limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
+        too_much.append(f"about {seconds / 60:.3g} minutes of training, limit {limits.minutes:g}")
+    return Judged(candidate, merit(candidate.name, facts, rows), latency, mib, seconds, engine, tuple(too_much))
+
+
+def best_engine(network: str, rows: Sequence[Row], device: str) -> Row | None:
+    """The fastest engine that was measured for a network on a CPU, and gives the same answers."""
+    known = [row for row in rows if row.kind == "engine" and row.of == network and row.values["same"] >= 0.99]
+    return max(known, key=lambda row: float(row.values["times"]), default=None) if device == "cpu" else None
+
+
+def training_seconds(
+    candidate: Candidate, facts: DataFacts, rows: Sequence[Row], speed: Row | None, device: str
+) -> float | None:
+    """From measured trainings, in proportion to the images and the speed of the device; else from forward passes."""
+    timed = [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
+    if timed:
+        slower = slowness(candidate.network, rows, speed)
+        # The speeds of the table are of one core, its seconds of one or two.
+        rates = [row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed]
+        return max(5.0, sum(rates) / len(rates) * facts.images * slower)
+    if speed is None or candidate.epochs is None:
+        return None
+    return FORWARDS * candidate.epochs * facts.images * float(speed.values["ms"]) / 1000
+
+
+def slowness(network: str, rows: Sequence[Row], speed: Row | None) -> float:
+    """How many times as long as on one core of the table a network takes; 1 where that is not known."""
+    there = next((row for row in rows if row.kind == "speed" and row.of == network), None)
+    if there is None or speed is None or speed.values.get("device") != there.values.get("device"):
+        return 1.0
+    return float(speed.values["ms"]) / float(there.values["ms"])
+
+
+def ranked(found: Sequence[Judged]) -> list[Judged]:
+    """Those that keep the limits first, then by merit."""
+    return sorted(found, key=lambda one: (not one.fits, -one.merit))

@@ -1,0 +1,76 @@
+"""From data, a device and limits to advice: looks at the data, measures the device, and judges what was measured."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.advice.advise import Advice, advice
+from vitrail.advice.choose import Candidate, Evidence, Limits, Setting, candidates, judge, ranked
+from vitrail.advice.facts import DataFacts, facts_of, look
+from vitrail.advice.networks import measure, memory
+from vitrail.advice.rows import Cell, machines, packaged_rows, rows_of_cells
+from vitrail.data.audit.doctor import examine
+from vitrail.data.sources.opening import survey
+from vitrail.data.sources.table import Wanted
+from vitrail.errors import ConfigError, nearest
+from vitrail.hardware import device as choose_device
+from vitrail.recipes import list_recipes, read_recipe
+from vitrail.tasks import TaskConfig
+
+_AUDITED = 2000  # images of each split that the doctor looks at
+_KINDS = ("cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What training knows: the sets and settings of the first try, and the model that a run without one gets."""
+
+    cells: Sequence[Cell]
+    settings: Mapping[str, Setting]
+    default_model: Callable[..., tuple[str, tuple[int, int]]]
+
+
+def consult(
+    data: str | Path, limits: Limits, table: Table, *, device: str | None = None, task: str | None = None,
+    label: str | None = None,
+) -> Advice:  # fmt: skip
+    """Advice for data."""
+    named = device in machines()
+    if device is not None and not named and device.partition(":")[0] not in _KINDS:
+        raise ConfigError(f"unknown device {device!r}; {nearest(device, [*_KINDS, *machines()])}")
+    if named and limits.memory is not None:
+        raise ConfigError(f"--memory is measured on this machine; leave it out with --device {device}")
+    columns = () if label is None else tuple(name.strip() for name in label.split(","))
+    kind_of_task: Any = TaskConfig.kinds.get(task or "")
+    kinds = () if kind_of_task is None else kind_of_task.target_kinds
+    wanted = Wanted(columns, kinds, several=not columns)
+    splits = survey(data, wanted=wanted)
+    seen = look(splits.train)
+    audit = examine(splits, limit=_AUDITED, image_size=(seen[0], seen[0]))
+    facts = facts_of(str(data), splits, audit, seen, task=task)
+    rows = [*rows_of_cells(table.cells), *packaged_rows()]
+    recipes = {name: read_recipe(name) for name in list_recipes()}
+    found = candidates(facts, rows, table.settings, recipes) or [_default(data, facts, table)]
+    networks = list(dict.fromkeys(one.network for one in found))
+    if named:
+        kind, where = machines()[str(device)], str(device)
+        speeds = {row.of: row for row in rows if row.kind == "speed" and row.values["machine"] == device}
+    else:
+        chosen = choose_device(device)
+        kind, where = chosen.type, str(chosen)
+        speeds = measure(networks, device=chosen, schema=dict(splits.train.schema))
+    memories = {} if limits.memory is None else {name: memory(name, splits.train.schema) for name in networks}
+    evidence = Evidence(rows, speeds, memories, kind)
+    judged = ranked([judge(one, facts, limits, evidence) for one in found])
+    return advice(facts, judged, evidence, limits=limits, device=where)
+
+
+def _default(data: str | Path, facts: DataFacts, table: Table) -> Candidate:
+    """What training does by default, for a task of which nothing was measured."""
+    name, size = table.default_model(data)
+    task = f" --task {facts.task}"
+    return Candidate(
+        "default", f"a new {name}, which is what training takes by default", f"{name}@{max(size)}",
+        (f"vitrail train {{data}}{task} --out {{out}}",), (),
+    )  # fmt: skip

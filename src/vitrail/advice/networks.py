@@ -1,0 +1,112 @@
+"""The networks that are advised: built to be measured on this machine, for the time and memory of an answer."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.advice.rows import Row
+from vitrail.config import from_dict
+from vitrail.data.targets import Schema
+from vitrail.data.targets.target import schema_to_dict
+from vitrail.errors import ConfigError
+from vitrail.hardware import autocast, precision
+from vitrail.models.registry import create
+from vitrail.packaged import NAMES
+from vitrail.recipes import read_recipe
+from vitrail.runs.trained import open_model
+from vitrail.strict_json import to_json
+from vitrail.tasks import TaskConfig
+from vitrail.timing import Spread, interleaved, machine, synchronised
+
+_ROUNDS, _WARM = 15, 2
+_SECONDS = 60.0  # that all measurements may take
+_LONGEST = 120  # seconds that a process may take to measure its memory
+_CHILD = (
+    "import resource, sys\n"
+    "import json\n"
+    "from vitrail.advice.networks import network\n"
+    "from vitrail.data.targets.target import schema_from_dict\n"
+    "network(sys.argv[1], schema=schema_from_dict(json.loads(sys.argv[2])))()\n"
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+)
+
+
+def network(name: str, *, schema: Schema | None = None, device: torch.device | None = None) -> Callable[[], object]:
+    """A forward pass of one image through a network: packaged weights, the model of a recipe, or a named model."""
+    where = device or torch.device("cpu")
+    if name in NAMES:
+        model: Any = open_model(name).backbone.to(where)
+        return _pass(model, model.config, where)
+    name, _, size = name.partition("@")
+    recipe: Mapping[str, Any] = {"model": name} if name.startswith(("vit", "effi")) else read_recipe(name)
+    options = dict(recipe.get("options", {}))
+    if size or recipe.get("image_size"):
+        options["image_size"] = int(size) if size else recipe["image_size"]
+    task = dict(recipe.get("task", {}))
+    kind = TaskConfig.kinds.get(str(task.pop("kind", "classify")))
+    if kind is None or not schema or kind.kind == "classify":
+        model = create(str(recipe["model"]), **options).to(where)
+        return _pass(model, model.config, where)
+    config = from_dict(kind, task)
+    assert isinstance(config, TaskConfig)  # noqa: S101  (registered as such)
+    backbone = create(str(recipe["model"]), num_classes=config.num_outputs(schema), **options)
+    built = config.build(backbone, config.learns(schema)).to(where).eval()
+    return _pass(built.outputs, backbone.config, where)
+
+
+def _pass(run: Any, config: Any, device: torch.device) -> Callable[[], object]:
+    """One image through a model, without gradients, in the precision that is usual on the device."""
+    image = torch.zeros(1, config.channels, *config.image_size, device=device)
+    if isinstance(run, torch.nn.Module):
+        run.eval()
+    return synchronised(partial(_answered, run, image, device), device)
+
+
+def _answered(run: Callable[[Tensor], object], image: Tensor, device: torch.device) -> object:
+    with torch.inference_mode(), autocast(device, precision("auto", device)[0]):
+        return run(image)
+
+
+def measure(names: Sequence[str], *, device: torch.device, schema: Schema | None = None) -> dict[str, Row]:
+    """The time of an answer of each network, measured in turns here and now, for up to a minute."""
+    passes = {name: network(name, schema=schema, device=device) for name in dict.fromkeys(names)}
+    began = time.perf_counter()
+    for run in passes.values():
+        run()
+    once = max(time.perf_counter() - began, 1e-6)
+    rounds = max(3, min(_ROUNDS, int(_SECONDS / once) - _WARM))
+    taken = interleaved(passes, rounds=rounds, warm=_WARM)
+    rows = {}
+    for name, seconds in taken.items():
+        spread = Spread.of([1000 * one for one in seconds])
+        values = {"ms": spread.median, "low": spread.low, "high": spread.high, "device": device.type}
+        rows[name] = Row(
+            kind="here", of=name, values=values, hardware=machine(), versions=f"torch {torch.__version__}",
+            command="vitrail advise",
+        )  # fmt: skip
+    return rows
+
+
+def memory(name: str, schema: Schema) -> Row:
+    """The largest memory of a process of its own that opens a network and answers one image on the CPU."""
+    try:
+        found = subprocess.run(  # noqa: S603  (our own text)
+            [sys.executable, "-c", _CHILD, name, to_json(schema_to_dict(schema))],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_LONGEST,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the memory of {name} could not be measured ({error})") from error
+    kib = int(found.stdout.split()[-1]) // (1024 if sys.platform == "darwin" else 1)
+    return Row(
+        kind="memory", of=name, values={"mib": round(kib / 1024)}, hardware=machine(),
+        versions=f"torch {torch.__version__}", command="vitrail advise --memory",
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Advice: every sentence has its rows or says that it lies outside of them; commands are those of the choice."""
+
+import json
+
+from support.advised import SETTINGS, engine, facts, result, speed
+
+from vitrail.advice.advise import Advice, advice
+from vitrail.advice.choose import Evidence, Limits, candidates, judge, ranked
+from vitrail.advice.facts import DataFacts
+
+NETWORK = "packaged-photos"
+
+
+def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool = True) -> Advice:  # noqa: B008
+    known = [result("probe", "a", 0.9, test=0.85), result("probe", "b", 0.8), result("tune", "a", 0.7), *rows]
+    speeds = {name: speed(name, ms, kind="here") for name, ms in ((NETWORK, 20.0), ("packaged", 5.0)) if measured}
+    evidence = Evidence(known, speeds, {}, "cpu")
+    found = [judge(one, about, limits, evidence) for one in candidates(about, known, SETTINGS, {})]
+    return advice(about, ranked(found), evidence, limits=limits, device="cpu")
+
+
+def test_every_sentence_rests_on_rows_or_says_that_it_does_not() -> None:
+    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), engine(NETWORK, 2.0))
+    for one in found.sentences:
+        assert one.rows or one.outside or one.text.startswith("The doctor"), one.text
+    text = str(found.report())
+    assert "80.0 to 85.0 %" in text
+    assert "about 10 ms" in text.replace("\n ", "")
+    assert "Outside" not in text
+
+
+def test_the_commands_are_complete() -> None:
+    found = advised(facts(), Limits(), engine(NETWORK, 2.0))
+    assert found.commands == [
+        "vitrail train photos --from packaged-photos --set probe=linear --out runs/advised",
+        "vitrail eval runs/advised",
+        "vitrail export runs/advised --to onnx --int8 photos --out dist/",
+        "vitrail bench dist/ runs/advised",
+    ]
+
+
+def test_what_lies_outside_is_named() -> None:
+    text = " ".join(str(advised(facts(images=50_000, classes=90)).report()).split())
+    assert "50,000 images, measured with 1,000" in text
+    assert "90 classes, measured with 4" in text
+    assert "Outside of what was measured" in text
+    assert "was not measured on this device" in " ".join(one.text for one in advised(facts(), measured=False).sentences)
+
+
+def test_a_better_candidate_beyond_the_limits_is_named() -> None:
+    slow = advised(facts(), Limits(latency=10.0), result("tune", "c", 0.9))
+    assert slow.choice is not None
+    assert slow.choice.candidate.name == "tune"
+    assert any("probe would be better" in one.text for one in slow.sentences)
+
+
+def test_nothing_fits() -> None:
+    found = advised(facts(), Limits(minutes=0.01))
+    assert found.choice is None
+    assert found.commands == []
+    assert "Nothing that was measured" in found.sentences[0].text
+    assert "nothing" in repr(found)
+
+
+def test_plain_data() -> None:
+    plain = json.loads(advised(facts()).to_json())
+    assert plain["choice"] == "probe"
+    assert plain["sentences"][0]["rows"][0]["command"] == "run probe"
+    assert len(repr(advised(facts()))) < 200

@@ -1,0 +1,65 @@
+"""Advice for data on disk, from Python and from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.compared_runs import labelled
+from support.task_data import numbers_table
+
+import vitrail
+from vitrail.cli import main
+from vitrail.errors import ConfigError
+from vitrail.training import first_try
+
+TABLE = first_try.measured()
+
+
+@pytest.fixture(autouse=True)
+def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_try, "measured", lambda: TABLE)  # other tests train without it
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelled(tmp_path_factory.mktemp("data") / "photos")
+
+
+def test_a_named_machine_is_not_measured(photos: Path) -> None:
+    found = vitrail.advise(photos, device="epyc")
+    assert found.choice is not None
+    assert found.device == "epyc"
+    assert found.choice.latency is not None
+    assert found.commands[0].startswith(f"vitrail train {photos} --from ")
+    slow = vitrail.advise(photos, device="h200")
+    assert any("not measured" in one.text for one in slow.sentences)
+
+
+def test_a_latency_that_only_a_small_network_keeps(photos: Path) -> None:
+    found = vitrail.advise(photos, device="epyc", latency=2.0)
+    assert found.choice is not None
+    assert found.choice.candidate.name == "demo"
+    assert vitrail.advise(photos, device="epyc", latency=0.01).choice is None
+
+
+def test_a_task_that_was_not_measured_says_so(tmp_path: Path) -> None:
+    found = vitrail.advise(numbers_table(tmp_path, count=24), device="epyc")
+    assert found.choice is not None
+    assert all(one.outside for one in found.sentences if not one.text.startswith("The doctor"))
+    assert "--task regress" in found.commands[0]
+
+
+def test_wrong_devices_and_limits_are_refused(photos: Path) -> None:
+    with pytest.raises(ConfigError, match="abacus"):
+        vitrail.advise(photos, device="abacus")
+    with pytest.raises(ConfigError, match="memory"):
+        vitrail.advise(photos, device="epyc", memory=100)
+
+
+def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["advise", str(photos), "--device", "epyc", "--latency", "50ms"]
+    assert main([*words, "--html", str(tmp_path / "advice.html")]) == 0
+    assert "vitrail train" in capsys.readouterr().out
+    assert "Measured rows" in (tmp_path / "advice.html").read_text()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limits"]["latency"] == 50

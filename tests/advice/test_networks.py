@@ -1,0 +1,28 @@
+"""Networks by their names, and what is measured of them."""
+
+import pytest
+import torch
+from support.compared_runs import NAMES as CLASSES
+
+from vitrail.advice.networks import measure, memory, network
+from vitrail.data.targets import ClassTarget
+from vitrail.errors import ConfigError
+
+CPU = torch.device("cpu")
+SCHEMA = {"label": ClassTarget(classes=CLASSES)}
+
+
+def test_packaged_weights_recipes_and_names_can_be_measured() -> None:
+    found = measure(["packaged", "demo", "vit32_small@32"], device=CPU, schema=SCHEMA)
+    assert list(found) == ["packaged", "demo", "vit32_small@32"]
+    assert all(row.values["ms"] > 0 and row.kind == "here" for row in found.values())
+
+
+def test_an_unknown_network_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        network("nothing-like-it")
+
+
+@pytest.mark.slow
+def test_memory_of_a_process() -> None:
+    assert 50 < memory("demo", SCHEMA).values["mib"] < 4000
