@@ -38,6 +38,20 @@ def test_one_line_an_epoch_where_there_is_no_terminal(tmp_path: Path) -> None:
     assert lines[0]["step"] == 4
 
 
+def test_a_line_has_the_numbers_that_the_task_names_and_the_file_has_all(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    entry = ENTRY | {"train": {"loss": 1.25, "part": 0.5}, "val": {"ap": 0.5, "ap_small": 0.1, "images": 24}}
+    with Logs(tmp_path, images=16, console=console) as logs:
+        logs.printed = ("loss", "ap")
+        logs.begin(0, 3, 4, 0, 0.0)
+        logs.end(entry, best=False)
+    line = console.file.getvalue()
+    assert "loss 1.2500  val  ap 0.5000" in line
+    assert "part" not in line
+    assert "ap_small" not in line
+    assert {"train/part", "val/ap_small"} <= json.loads((tmp_path / "metrics.jsonl").read_text()).keys()
+
+
 def test_a_bar_in_a_terminal(tmp_path: Path) -> None:
     said, _ = written(tmp_path, terminal=True)
     assert re.search(r"epoch 1/3 .*2/4 loss 1.5000  [\d,]+ images/s  waiting 0.0 %", said)

@@ -6,7 +6,7 @@ evaluation, prediction, explanations, export and the service know tasks through 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -170,6 +170,7 @@ class Task(nn.Module, ABC):
         str  # of `metrics().compute()`: what the best checkpoint is chosen by; `about_metrics` has its direction
     )
     tie_metric: str | None = None  # decides between equals
+    printed: Collection[str] | None = None  # losses and metrics that the line of an epoch shows; None for all
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
     capturable: bool = True  # whether a training step runs on the device alone, so that it can be recorded
     relative_scores: bool = True  # whether `scores` compare with the outputs for the whole image

@@ -157,9 +157,8 @@ def assemble(
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=None if config.ema is None else Average(task, config.ema),
     )
-    recorded = (
-        config.compile and task.capturable and recordable(device, world, parts=config.accumulate, precision=precision)
-    )
+    fits = recordable(device, world, parts=config.accumulate, precision=precision)
+    recorded = config.compile and task.capturable and fits
     step = (RecordedStep if recorded else Step)(
         learner=learner,
         loss=loss,
@@ -175,7 +174,8 @@ def assemble(
     feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
     val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    logs.images, logs.compiled, logs.advise = config.batch_size, config.compile, partial(ways_to_shorten, plan, device)
+    logs.images, logs.compiled, logs.printed = config.batch_size, config.compile, task.printed
+    logs.advise = partial(ways_to_shorten, plan, device)
     return Loop(
         config=config,
         step=step,

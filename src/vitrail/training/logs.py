@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -61,6 +61,7 @@ class Logs:
         self.images = images  # of a step
         self.compiled = False  # whether the first step compiles the model
         self.advise: Callable[[float], str] | None = None  # how to shorten a run, by the seconds of an epoch
+        self.printed: Collection[str] | None = None  # the numbers that lines show; None for all
         self.writers: list[Writer] = [_WRITERS[sink](folder) for sink in sinks] if main else []
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -118,7 +119,7 @@ class Logs:
         seconds = time.perf_counter() - self._began
         speed = (done - self._first) * self.images / seconds
         waiting = (waited - self._waited) / seconds
-        parts = [_shown(name, value) for name, value in means.items()]
+        parts = self._numbers(means)
         text = ("  " if self._wide else " ").join([*parts, _speed(speed), f"waiting {show(waiting, 'share')}"])
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
@@ -141,12 +142,15 @@ class Logs:
             raise TrainingError(f"{self.file} could not be written, the checkpoints are whole: {error}") from error
         for writer in self.writers:
             writer.write(entry["step"], _flat(entry))
-        losses = [_shown(name, value) for name, value in entry["train"].items()]
-        checks = [_shown(name, value) for name, value in entry.get("val", {}).items() if name != _COUNT]
-        parts = [f"epoch {entry['epoch']}/{self._epochs}", *losses]
+        checks = self._numbers({name: value for name, value in entry.get("val", {}).items() if name != _COUNT})
+        parts = [f"epoch {entry['epoch']}/{self._epochs}", *self._numbers(entry["train"])]
         parts += ["val", *checks] if checks else []
         parts += [_speed(entry["images_per_second"]), f"waiting {show(entry['waiting'], 'share')}"]
         self.say("  ".join(parts) + ("  best" if best else ""))
+
+    def _numbers(self, values: Mapping[str, float]) -> list[str]:
+        """The numbers that a line shows."""
+        return [f"{name} {value:.4f}" for name, value in values.items() if self.printed is None or name in self.printed]
 
     def _say_time(self, seconds: float | None) -> None:
         """How long the run will take, where a step takes so many seconds; and what to do if that is long."""
@@ -189,10 +193,6 @@ class Logs:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{name} {value:.4f}"
 
 
 def _speed(images: float) -> str:

@@ -70,7 +70,9 @@ def read_masks(root: Path, scanned: Scan) -> Found:
     }
     findings = collector.findings
     counts = ", ".join(f"{split} {len(part):,}" for split, part in parts.items())
-    summary = f"{root} has {pairs.reason}; segmentation: {len(classes)} classes, {counts} images."
+    summary = (
+        f"{root} has {pairs.reason}; segmentation: {len(classes)} class{'es' * (len(classes) != 1)}, {counts} images."
+    )
     notes = (summary, remark, *findings.notes())
     return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
 

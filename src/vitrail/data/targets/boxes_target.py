@@ -56,7 +56,9 @@ class BoxesTarget(Target, kind="boxes"):
         rows = [_parsed(column, row, cell) for row, cell in enumerate(column.cells)]
         target, values = cls.of(rows)
         total = sum(map(len, rows))
-        return Read(target, values, (f"{len(target.classes)} classes, {total:,} boxes",))
+        return Read(
+            target, values, (f"{len(target.classes)} class{'es' * (len(target.classes) != 1)}, {total:,} boxes",)
+        )
 
     @classmethod
     def of(

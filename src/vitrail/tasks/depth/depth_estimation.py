@@ -65,6 +65,7 @@ class Depth(Task):
     """A backbone and a head; depth maps have the size of the model's input until an answer is placed."""
 
     best_metric = "delta1"
+    printed = ("loss", "abs_rel", "delta1", "delta1_aligned")
     tie_metric = "abs_rel"
     about_metrics = depth_report.METRICS
     columns = COLUMNS

@@ -81,6 +81,7 @@ class Detect(Task):
     """A backbone and a detector; boxes are in pixels of the model's input until an answer is placed."""
 
     best_metric = "ap"
+    printed = ("loss", "class_loss", "box_loss", "giou_loss", "ap", "ap50", "ap75", "best_f1")
     tie_metric = None
     about_metrics = detect_report.METRICS
     columns = COLUMNS

@@ -46,6 +46,8 @@ class Many(Task):
         self.about_metrics = many_report.metrics(parts)  # type: ignore[misc]
         self.answered_by = joined({name: task.answered_by for name, task in parts.items()})  # type: ignore[misc]
         self.relative_scores = any(task.relative_scores for task in parts.values())
+        lines = [full(name, metric) for name, task in parts.items() for metric in ("loss", task.best_metric)]
+        self.printed = ("loss", SCORE, *lines)
         self.columns = tuple(full(name, column) for name, task in parts.items() for column in task.columns)
         self.output_names = explained_names({name: task.output_names for name, task in parts.items()})
 
