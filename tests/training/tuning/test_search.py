@@ -94,9 +94,11 @@ def test_killed_in_the_third_trial_the_same_call_makes_the_same_trials(
     data, folder = done.folder.parent / "data", tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_step", killed)
+        said: list[str] = []
         with pytest.raises(KeyboardInterrupt):
-            tune(data, steps=72, folder=folder, **TINY)
-    said: list[str] = []
+            tune(data, steps=72, folder=folder, say=said.append, **TINY)
+        assert "--resume" in said.pop()
+    said.clear()
     again = tune(data, steps=72, folder=folder, say=said.append, **TINY)
     assert "goes on after 2 trials" in said[0]
     same = [vars(trial) | {"seconds": 0} for trial in again.trials]
@@ -120,7 +122,9 @@ def test_with_nothing_named_the_first_trial_is_what_train_does(tmp_path: Path, m
             (data / part / label).mkdir(parents=True, exist_ok=True)
             pixels = draw.integers(0, 150, (24, 24, 3)) + 80 * (number % 2)
             Image.fromarray(pixels.astype(np.uint8)).save(data / part / label / f"{number}.png")
-    found = tune(data, steps=1, folder=tmp_path / "run", device="cpu")
+    said: list[str] = []
+    found = tune(data, steps=1, folder=tmp_path / "run", device="cpu", say=said.append)
+    assert "all of the budget" in said[-1]
     assert [trial.epochs for trial in found.trials] == [None]
     assert found.record.recipe["probe"] == "linear"
     assert found.record.start == make_plan(data).start

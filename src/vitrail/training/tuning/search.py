@@ -79,7 +79,11 @@ def tune(
     else:
         journal = _begun(data, Budget.of(minutes, steps), folder, options)
     with one_run(journal.folder, World()):
-        return _Search(journal, choose_device(device), tell).run()
+        try:
+            return _Search(journal, choose_device(device), tell).run()
+        except (KeyboardInterrupt, SystemExit):
+            tell(f"stopped; go on with: vitrail train --resume {journal.folder}")
+            raise
 
 
 def _resumed(folder: str | Path | None, given: Mapping[str, Any]) -> Journal:
@@ -143,7 +147,9 @@ class _Search:
         else:
             self._say_start()
             default = self._default()
-            if is_perfect(self.judge, default):
+            if self.left <= 0:
+                self.say("the default has taken all of the budget: nothing else was tried")
+            elif is_perfect(self.judge, default):
                 self.say(f"nothing can be better than {self.judge.best_metric} 1.0 on these validation images")
             else:
                 self.seen = sample(self.plan.data.train)
