@@ -20,12 +20,13 @@ def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool =
 
 
 def test_every_sentence_rests_on_rows_or_says_that_it_does_not() -> None:
-    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), engine(NETWORK, 2.0))
+    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), engine(NETWORK, 2.0), speed(NETWORK, 10.0))
     for one in found.sentences:
         assert one.rows or one.outside or one.text.startswith("The doctor"), one.text
     text = str(found.report())
     assert "80.0 to 85.0 %" in text
-    assert "about 10 ms" in text.replace("\n ", "")
+    assert "takes 2 times as long" in " ".join(text.split())
+    assert "about 10 ms" in " ".join(text.split())
     assert "Outside" not in text
 
 

@@ -82,7 +82,7 @@ def test_time_is_in_proportion_to_images_and_speed() -> None:
     assert slowness(PHOTOS, rows, here) == 3
     # 50 s of two cores for 1,000 images there; 500 here, on something that takes three times as long as a core.
     assert training_seconds(probe, facts(images=500), rows, here, "cpu") == pytest.approx(150)
-    assert slowness(PHOTOS, ROWS, here) == 1
+    assert slowness(PHOTOS, ROWS, here) is None
 
 
 def test_without_a_timed_training_it_is_counted_in_forward_passes() -> None:

@@ -3,11 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
-from vitrail.advice.choose import FORWARDS, NEAR, Evidence, Judged, Limits, best_engine, slowness
+from vitrail.advice.choose import (
+    FORWARDS,
+    NEAR,
+    Evidence,
+    Judged,
+    Limits,
+    best_engine,
+    per_image,
+    slowness,
+    timed_rows,
+)
 from vitrail.advice.facts import DataFacts
-from vitrail.advice.rows import Row
+from vitrail.advice.rows import Row, machines
 from vitrail.report import Code, Facts, Report, Section, Table, Text, Unit, Value, show
 from vitrail.report.metric import show_interval
 from vitrail.report.values import duration
@@ -130,7 +139,7 @@ def _table(rows: Sequence[Row]) -> Table:
     shown: list[dict[str, Value]] = [
         {
             "row": number, "what": row.of, "set": row.set or None, "images": row.values.get("images"),
-            "measured": row.text(), "hardware": row.hardware if row.kind == "here" else f"{row.hardware}; {row.versions}", "command": row.command,
+            "measured": row.text(), "hardware": row.machine, "command": row.command,
         }
         for number, row in enumerate(rows, start=1)
     ]  # fmt: skip
@@ -141,7 +150,11 @@ def advice(facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, li
     """The sentences and commands for candidates in their order."""
     rows, speeds, _, kind = evidence
     best = ranked[0]
-    sentences = [*_model(facts, best, ranked), *_expected(best, evidence.rows), *_time(facts, best, evidence)]
+    sentences = [
+        *_model(facts, best, ranked),
+        *_expected(best, evidence.rows),
+        *_time(facts, best, evidence, named=device in machines()),
+    ]
     sentences += [*_answer(best, limits, evidence), *_doctor(facts)]
     commands = _commands(facts, best, rows, kind)
     if not best.fits:
@@ -168,6 +181,10 @@ def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator
         return
     better = [one for one in ranked if one.merit > best.merit]
     sets = len({row.set for row in best.candidate.rows})
+    if len(ranked) == 1:
+        yield Sentence(f"{text}, the only one that was measured for task {facts.task!r}.", near)
+        yield from _beyond(facts, best)
+        return
     among = "those that keep the limits" if better else "all"
     yield Sentence(
         f"{text}; over all measured sets, near ones counting most, it is {100 * abs(best.merit):.1f} points below the "
@@ -181,12 +198,17 @@ def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator
             f"limits: {', '.join(one.too_much)}.",
             one.candidate.rows[:NEAR],
         )
+    yield from _beyond(facts, best)
+
+
+def _beyond(facts: DataFacts, best: Judged) -> Iterator[Sentence]:
+    """How the case differs from all sets that were measured."""
+    nearest = best.candidate.rows[0]
     outside = list(_outside(facts, best.candidate.rows))
-    distance = facts.distance(near[0].values)
-    if distance > _FAR:
-        outside.append(f"the nearest set, {near[0].set}, is unlike these data")
+    if facts.distance(nearest.values) > _FAR:
+        outside.append(f"the nearest set, {nearest.set}, is unlike these data")
     if outside:
-        yield Sentence(f"This case: {'; '.join(outside)}.", near[:1], outside=True)
+        yield Sentence(f"This case: {'; '.join(outside)}.", (nearest,), outside=True)
 
 
 def _outside(facts: DataFacts, rows: Sequence[Row]) -> Iterator[str]:
@@ -214,26 +236,28 @@ def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
         held = f"on {check.values['inside']} of {check.values['sets']} sets that were left out"
         yield Sentence(f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, check))
     else:
-        yield Sentence(text, near)
+        yield Sentence(f"{text} One set says little about yours." if len(near) == 1 else text, near)
 
 
-def _time(facts: DataFacts, best: Judged, evidence: Evidence) -> Iterator[Sentence]:
+def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) -> Iterator[Sentence]:
     """How long training takes."""
     rows, speeds, _, kind = evidence
     if best.seconds is None:
         yield Sentence("Training time: not measured on such a device.", outside=True)
         return
-    timed = tuple(row for row in _near(best) if row.values.get("seconds") and row.values["device"] == kind)
-    speed = speeds.get(best.candidate.network)
+    timed, speed = timed_rows(best.candidate, kind), speeds.get(best.candidate.network)
     if timed:
-        slower = slowness(best.candidate.network, rows, speed)
-        per = 1000 * median(row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed)
+        core = " of a core" if kind == "cpu" else ""
         text = (
-            f"Training: about {duration(best.seconds)}, from {per:.3g} ms of a core for each image there, "
-            f"{facts.images:,} images here, and a device that takes {slower:.2g} times as long"
+            f"Training: about {duration(best.seconds)}, from {1000 * per_image(timed):.3g} ms{core} for each image "
+            f"there and {facts.images:,} images here"
         )
+        slower = slowness(best.candidate.network, rows, speed)
+        if slower is None or speed is None:
+            yield Sentence(f"{text}, if this device is as fast as that one.", tuple(timed), outside=not named)
+            return
         there = tuple(row for row in rows if row.kind == "speed" and row.of == best.candidate.network)
-        yield Sentence(f"{text}.", (*timed, *(there if speed else ()), *((speed,) if speed else ())))
+        yield Sentence(f"{text}, on a device that takes {slower:.2g} times as long.", (*timed, *there, speed))
         return
     text = f"Training: about {duration(best.seconds)}, if a step of an image takes {FORWARDS:g} forward passes"
     yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from vitrail.advice.facts import DataFacts
@@ -177,22 +178,29 @@ def training_seconds(
     candidate: Candidate, facts: DataFacts, rows: Sequence[Row], speed: Row | None, device: str
 ) -> float | None:
     """From measured trainings, in proportion to the images and the speed of the device; else from forward passes."""
-    timed = [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
-    if timed:
-        slower = slowness(candidate.network, rows, speed)
-        # The speeds of the table are of one core, its seconds of one or two.
-        rates = [row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed]
-        return max(5.0, sum(rates) / len(rates) * facts.images * slower)
+    if timed := timed_rows(candidate, device):
+        slower = slowness(candidate.network, rows, speed) or 1.0
+        return max(5.0, per_image(timed) * facts.images * slower)
     if speed is None or candidate.epochs is None:
         return None
     return FORWARDS * candidate.epochs * facts.images * float(speed.values["ms"]) / 1000
 
 
-def slowness(network: str, rows: Sequence[Row], speed: Row | None) -> float:
-    """How many times as long as on one core of the table a network takes; 1 where that is not known."""
+def timed_rows(candidate: Candidate, device: str) -> list[Row]:
+    """The most similar sets on which training was timed on such a device."""
+    return [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
+
+
+def per_image(timed: Sequence[Row]) -> float:
+    """Seconds of training for an image, on one core or a whole GPU: the median of some rows."""
+    return median(row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed)
+
+
+def slowness(network: str, rows: Sequence[Row], speed: Row | None) -> float | None:
+    """How many times as long as on one core of the table a network takes; None where that is not known."""
     there = next((row for row in rows if row.kind == "speed" and row.of == network), None)
     if there is None or speed is None or speed.values.get("device") != there.values.get("device"):
-        return 1.0
+        return None
     return float(speed.values["ms"]) / float(there.values["ms"])
 
 

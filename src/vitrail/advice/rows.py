@@ -62,6 +62,13 @@ class Row:
         """The set of a result."""
         return str(self.values.get("set", ""))
 
+    @property
+    def machine(self) -> str:
+        """The hardware with the versions of the software."""
+        return (
+            self.hardware if self.versions.partition(" ")[0] in self.hardware else f"{self.hardware}; {self.versions}"
+        )
+
     def text(self) -> str:
         """What was measured, in words."""
         values = self.values
