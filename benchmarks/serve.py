@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import torch
 from rich.console import Console
 from rich.table import Table
+from support.abused.service import tree
 from support.load_clients import closed_loop, metric, open_loop, photo, quantile, running
 from support.small_service import Load, Service, send
 
@@ -61,9 +62,9 @@ def offline(engine: Engine, picture: bytes, seconds: float, *, decoding: bool) -
 
 
 def processor_time(service: Service) -> float:
-    """CPU seconds of the processes of the service."""
+    """CPU seconds of the processes of the service, those that decode among them."""
     ticks = 0
-    for process in (service.process.pid, *service.workers()):
+    for process in tree(service.process.pid):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])  # user and system
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -49,7 +49,7 @@ def test_a_request_with_many_images_does_not_hold_up_another() -> None:
 
     async def story() -> list[Reply]:
         many = asyncio.create_task(ask(of, "/predict", method="POST", body=body, **headers))
-        await until(lambda: len(of.batcher._queue) + engine.entered.is_set() * 4 >= 24)
+        await until(lambda: len(of.batcher._queue) + engine.entered.is_set() * 2 >= 24)
         one = asyncio.create_task(ask(of, "/predict", method="POST", body=picture(), **PNG))
         await until(lambda: of.batcher._queue.owners == 2)
         of.limiter.rate = 80.0  # images per second: four take a twentieth of one
@@ -190,7 +190,7 @@ def test_only_as_many_images_of_others_are_ahead_as_one_has_itself() -> None:
     with limiter.admit() as large:
         large.add_images(40)
         large.undecoded = 0
-        assert (limiter.delay(), limiter.delay(10), limiter.delay(64)) == (0.2, 0.5, 2.0)
+        assert (limiter.delay(), limiter.delay(10), limiter.delay(64)) == (0.1, 0.5, 2.0)
         assert admitted(limiter, [1, 10]) == [True, True]
         assert admitted(limiter, [64]) == [False]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.serve.config import ServeConfig
+from vitrail.serve.cores import use_cores
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.model import ServedModel
 from vitrail.serve.turns import Turns
@@ -21,7 +22,7 @@ from vitrail.serve.upload_rate import UploadRate
 _SMOOTHING = 0.2  # weight of the newest batch in the moving average of the rate
 _BATCH_SECONDS = 0.05  # that a batch may take where it has more than one image of a request: others wait for its end
 _UNDECODED = 0.75  # of the places: for images that are not decoded yet, beyond the first of each request
-_LEAST_SHARE = 4  # images in a batch, however long they take
+_LEAST_SHARE = 2  # images in a batch, however long they take
 
 
 class Overloaded(Exception):
@@ -162,6 +163,7 @@ class Batcher:
         self._limiter, self._config, self._metrics = limiter, limiter.config, limiter.metrics
         self._queue: Turns[_Item] = Turns()
         self._wake, self._closed = threading.Condition(), False
+        self._cores = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self._thread.start()
 
@@ -181,6 +183,7 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
+        use_cores(self._cores)
         while batch := self._collect():
             start = time.monotonic()
             loop = batch[0].future.get_loop()

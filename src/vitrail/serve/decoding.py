@@ -25,6 +25,7 @@ from torch import Tensor
 from vitrail.errors import BrokenImage
 from vitrail.serve.batching import Overloaded
 from vitrail.serve.config import FORMATS, ServeConfig
+from vitrail.serve.cores import use_cores
 from vitrail.serve.decoder import CHANNELS, receive_message, send_message
 from vitrail.serve.fork_server import fork_server
 from vitrail.serve.priority import lower_priority
@@ -170,7 +171,7 @@ class DecoderPool:
         self._wake, self._closed = threading.Condition(), False
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        self._resizer = ThreadPoolExecutor(1, thread_name_prefix="resizing", initializer=lower_priority)
+        self._resizer = ThreadPoolExecutor(1, thread_name_prefix="resizing", initializer=_resize_alone)
         fork_server(os.getpid()).prepare()
 
     async def decode(self, file: File, work: Callable[[Tensor], T], *, owner: object) -> T:
@@ -200,6 +201,7 @@ class DecoderPool:
         self._resizer.shutdown()
 
     def _run(self) -> None:
+        use_cores(1)
         decoder: Decoder | None = None
         while (job := self._take()) is not None:
             deliver: Callable[[], None] | None = None
@@ -287,6 +289,11 @@ class DecoderPool:
             late = time.monotonic() - _OTHERS_WAIT
             waits = any(head.since < late for head in self._queue.heads() if not self._running[head.owner])
         return Overloaded("decoders", 1) if waits else None
+
+
+def _resize_alone() -> None:
+    lower_priority()
+    use_cores(1)
 
 
 def _succeed(future: "asyncio.Future[Any]", result: Any) -> None:

@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from torch import Tensor
 
 from vitrail.errors import Unsupported, nearest
 from vitrail.serve.batching import Computed, Overloaded
+from vitrail.serve.cores import use_cores
 from vitrail.serve.model import Explainer, ExplainMethod, ServedModel
 from vitrail.serve.overlay import blend, contrast, data_url, display_crop, overlay, png
 from vitrail.serve.predict import Decoded, Predictor, answer_of, describe, since
@@ -48,7 +50,8 @@ class ExplainHandler:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor, self._config = predictor, predictor.config
         self._running = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer", initializer=lower_priority)
+        start = functools.partial(_begin, torch.get_num_threads())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explainer", initializer=start)
 
     async def explain(self, request: Request, served: ServedModel) -> Response:
         """The saliency map of one image: as JSON, or as a picture for `Accept: image/png`."""
@@ -159,3 +162,8 @@ def _target(request: Request, served: ServedModel) -> int | None:
     if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < len(names):
         return int(text)
     raise HTTPException(400, f"unknown target {text[:80]!r}; {nearest(text[:80], names)}")
+
+
+def _begin(cores: int) -> None:
+    lower_priority()
+    use_cores(cores)

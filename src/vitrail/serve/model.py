@@ -12,9 +12,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 from vitrail.runs.trial import try_model
+from vitrail.serve.cores import use_cores
 
 if TYPE_CHECKING:
     from vitrail.data.preprocess import Preprocess
@@ -121,7 +123,7 @@ class ModelSlot:
     """
 
     def __init__(self, opener: Opener, *, max_seconds: float = 300.0) -> None:
-        self._opener, self._max_seconds = opener, max_seconds
+        self._opener, self._max_seconds, self._cores = opener, max_seconds, torch.get_num_threads()
         self._stuck: list[threading.Thread] = []
         self.error: str | None = None  # why the last reload failed
         self.served = self._open(1)
@@ -154,6 +156,7 @@ class ModelSlot:
         return True
 
     def _reopen(self, generation: int, opened: "Future[ServedModel | str]") -> None:
+        use_cores(self._cores)
         try:
             found: ServedModel | str = self._open(generation)
         except BaseException as error:  # whatever a damaged file or an engine raises
