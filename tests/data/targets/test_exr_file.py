@@ -46,6 +46,7 @@ def test_files_of_openexr():
         (PLAIN.replace(b"\x01\0\0\0\0dataWindow", b"\x01\0\0\0\x04dataWindow"), "compression"),
         (PLAIN[:-1], "damaged"),
         (PLAIN[:100], "damaged"),
+        (PLAIN.replace(struct.pack("<Q", 0x142), struct.pack("<Q", (1 << 64) - 1)), "damaged"),
     ],
 )
 def test_what_cannot_be_read_is_refused(data, word):

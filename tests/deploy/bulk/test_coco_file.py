@@ -132,6 +132,22 @@ def test_a_file_that_was_changed_is_refused_or_continued(part, change, tmp_path)
         write(tmp_path, Model())
 
 
+def test_an_error_without_a_reason_is_refused(tmp_path):
+    write(tmp_path, Model(), slice(2))
+    data = json.loads((tmp_path / "boxes.json").read_text())
+    data["info"]["errors"] = {"b.png": None}
+    (tmp_path / "boxes.json").write_text(json.dumps(data))
+    with pytest.raises(DataError, match=r"boxes\.json"):
+        write(tmp_path, Model())
+
+
+def test_a_refusal_does_not_repeat_the_file(tmp_path):
+    (tmp_path / "boxes.json").write_bytes(10_000 * b"\xff")
+    with pytest.raises(DataError) as error:
+        write(tmp_path, Model(dies=0))
+    assert len(str(error.value)) < 600
+
+
 def test_bad_names_and_tasks_are_refused(tmp_path):
     form = CocoFile(CLASSES)
     for name in ("boxes.txt", "boxes.results.json"):

@@ -154,6 +154,35 @@ def append_predictions(folder: Path) -> Any:
     return bulk([], out, lambda _: iter(()), columns=("label",), model="m")
 
 
+def read_depth_map(folder: Path) -> Any:
+    from vitrail.data.targets.depth_target import read_depth
+
+    return read_depth(next(folder.iterdir()), 1000.0)
+
+
+def append_boxes(folder: Path) -> Any:
+    from vitrail.deploy.bulk.coco_file import CocoFile
+    from vitrail.deploy.bulk.prediction_table import bulk
+    from vitrail.tasks.detect.detect_answer import COLUMNS
+
+    return bulk([], folder / "boxes.json", lambda _: iter(()), columns=COLUMNS, model="m", form=CocoFile(["cat"]))
+
+
+def append_masks(folder: Path) -> Any:
+    from vitrail.deploy.bulk.pixel_folder import PixelFolder
+    from vitrail.deploy.bulk.prediction_table import bulk
+
+    form = PixelFolder(folder, ("classes",), "mask")
+    return bulk([], form.rows, lambda _: iter(()), columns=form.columns, model="m", form=form)
+
+
+def judge_lab_results(folder: Path) -> Any:
+    from vitrail.lab.running import run_experiment
+    from vitrail.lab.temperature import Temperature
+
+    return run_experiment(Temperature(), quick=True, seeds=1, folder=folder)
+
+
 def decode_picture(folder: Path) -> Any:
     from vitrail.data.decode import decode
 
@@ -250,6 +279,10 @@ ALL = (
     Loader("cifar", [given.cifar_files], {"": pickled}, find_data),
     Loader("pack", [given.packed_files], {"pack": damaged}, read_pack),
     Loader("predictions", _predictions(), PREDICTIONS, append_predictions),
+    Loader("boxes", [given.coco_predictions], {".json": mutated_json}, append_boxes),
+    Loader("masks", [given.mask_folder], {".jsonl": mutated_json_lines}, append_masks),
+    Loader("lab", [given.lab_results], {".json": mutated_json}, judge_lab_results),
+    Loader("depth maps", given.depth_maps(), dict.fromkeys((".exr", ".pfm", ".npy"), damaged), read_depth_map),
     *_pictures(),
     Loader("form", [lambda: {"form": b""}], {"form": _form}, parse_form, SERVED),
     Loader("url", [lambda: {"body": b""}], {"body": _url}, parse_url, SERVED),

@@ -3,8 +3,10 @@
 import io
 import json
 import pickle
+import struct
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -284,3 +286,63 @@ def predictions(suffix: str) -> Files:
     file = io.BytesIO()
     parquet.write_table(arrow.Table.from_pylist(rows), file)
     return {"table.parquet": file.getvalue()}
+
+
+def depth_maps() -> list[Callable[[], Files]]:
+    """A depth map of each format that is read by vitrail's own code."""
+    metres = np.linspace(0.5, 60, 12, dtype=np.float32).reshape(3, 4)
+    array = io.BytesIO()
+    np.save(array, metres)
+    float_map = b"Pf\n4 3\n-1.0\n" + metres[::-1].tobytes()
+    packed = zlib.compress(b"\0" + b"\x80" * (16 * 40 * 4 * 3 - 1))
+    plain = exr({"A": 2, "B": 1, "Z": 2}, 5, 4, compression=0)
+    zipped = exr({"R": 2, "Y": 2, "Z": 2}, 40, 16, blocks=((0, packed),))
+    files = {"exr": plain, "zipped.exr": zipped, "pfm": float_map, "npy": array.getvalue()}
+    return [lambda name=name: {f"a.{name}": files[name]} for name in files]
+
+
+def exr(
+    channels: dict[str, int],
+    width: int,
+    height: int,
+    *,
+    compression: int = 3,
+    blocks: tuple[tuple[int, bytes], ...] = (),
+) -> bytes:
+    """An OpenEXR file of these channels (1: half, 2: float); without blocks, those of zeros."""
+    kinds = b"".join(name.encode() + struct.pack("<xiIii", kind, 0, 1, 1) for name, kind in channels.items())
+    parts = {
+        "channels": kinds + b"\0",
+        "compression": bytes([compression]),
+        "dataWindow": struct.pack("<iiii", 0, 0, width - 1, height - 1),
+    }
+    head = b"".join(name.encode() + b"\0t\0" + struct.pack("<i", len(data)) + data for name, data in parts.items())
+    line = bytes(width * sum(2 * kind for kind in channels.values()))
+    blocks = blocks or tuple((row, line) for row in range(height))
+    stored = [struct.pack("<ii", row, len(data)) + data for row, data in blocks]
+    start = 8 + len(head) + 1 + 8 * len(stored)
+    offsets = [start + sum(map(len, stored[:number])) for number in range(len(stored))]
+    return b"\x76\x2f\x31\x01\2\0\0\0" + head + b"\0" + struct.pack(f"<{len(stored)}Q", *offsets) + b"".join(stored)
+
+
+def coco_predictions() -> Files:
+    """Boxes as COCO's JSON that another run of `predict --out` left."""
+    images = [{"id": n, "file_name": f"{n}.png", "width": 40, "height": 30, "path": f"{n}.png"} for n in (1, 2)]
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1.0, 2.0, 9.5, 8.0], "area": 76.0, "score": 0.75}
+    data = {"info": {"model": "m", "errors": {"3.png": "broken"}}, "images": images, "annotations": [box]}
+    return {"boxes.json": json.dumps(data | {"categories": [{"id": 1, "name": "cat"}]}).encode()}
+
+
+def mask_folder() -> Files:
+    """A folder of masks that another run of `predict --out` left."""
+    row = {"path": "a.png", "file": "a.png", "classes": {}, "error": None, "model": "m"}
+    return {"predictions.jsonl": json.dumps(row).encode() + b"\n", "a.png": originals()["png"][0]}
+
+
+@cache
+def lab_results() -> Files:
+    """What `vitrail lab temperature --quick --seeds 1` leaves."""
+    from vitrail.lab.running import run_experiment
+    from vitrail.lab.temperature import Temperature
+
+    return folder_files(lambda folder: run_experiment(Temperature(), quick=True, seeds=1, folder=folder))

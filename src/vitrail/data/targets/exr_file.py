@@ -41,7 +41,7 @@ def read_exr(data: bytes, max_pixels: int) -> np.ndarray[Any, Any]:
         if name is None and len(header.channels) > 1:
             raise ValueError(f"none of its channels is called Z or depth: {', '.join(header.channels)}")
         return _plane(data, header, name or next(iter(header.channels)))
-    except (struct.error, IndexError, zlib.error, StopIteration) as error:
+    except (struct.error, IndexError, OverflowError, zlib.error, StopIteration) as error:
         raise ValueError(f"it is damaged or truncated ({error})") from error
 
 

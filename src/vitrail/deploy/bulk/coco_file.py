@@ -54,6 +54,8 @@ class CocoFile(Form):
             data = from_json(read_text(path, _LIMIT))
             model, errors = data["info"]["model"], data["info"]["errors"]
             names = {one["id"]: one["name"] for one in data["categories"]}
+            if not all(isinstance(why, str) for why in errors.values()):
+                raise ValueError("an error that is not a text")
             if not set(names.values()) <= set(self.classes):
                 raise ValueError("it has other classes")
             boxes: dict[int, list[list[Any]]] = {one["id"]: [] for one in data["images"]}
@@ -68,7 +70,7 @@ class CocoFile(Form):
                 rows.append({**known, **size, "path": one["path"], "boxes": boxes[one["id"]]} | _best(boxes[one["id"]]))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
-                f"{path} is not a table of boxes that vitrail wrote ({error!r}); name another file"
+                f"{path} is not a table of boxes that vitrail wrote ({error!r:.200}); name another file"
             ) from error
         return columns, rows
 
