@@ -1,5 +1,6 @@
 """The images of a comparison: the runs' own where they are the same, or those that are named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from support.compared_runs import COUNT, labelled, made_run
 from vitrail.comparison.opened import open_runs
 from vitrail.comparison.shared_images import named_images, own_images
 from vitrail.errors import ConfigError
+from vitrail.tasks.classify import ClassifyConfig
 
 CPU = torch.device("cpu")
 
@@ -36,6 +38,13 @@ def test_images_that_differ_are_refused(data: Path, tmp_path: Path) -> None:
     elsewhere = made_run(tmp_path / "c", labelled(tmp_path / "other"))
     with pytest.raises(ConfigError, match="--data"):
         own_images(open_runs([runs[0], elsewhere], device=CPU))
+
+
+def test_an_ensemble_has_seen_all_validation_images(data: Path, tmp_path: Path) -> None:
+    runs = open_runs([made_run(tmp_path / name, data / "train", val=0.5) for name in "ab"], device=CPU)
+    joined = replace(runs[1], record=replace(runs[1].record, task=ClassifyConfig(members=3)))
+    with pytest.raises(ConfigError, match="ensemble"):
+        own_images([runs[0], joined])
 
 
 def test_data_that_are_gone_are_named(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def own_images(runs: Sequence[ComparedRun]) -> SharedImages:
     source = runs[0].record.source
     if tested[0]:
         return SharedImages(parts[0], f"{len(parts[0]):,} test images of {source}")
+    for run in runs:
+        if getattr(run.record.task, "members", 1) > 1:
+            raise ConfigError(f"{run.name} is an ensemble of folds that learned all images of {source}; {_NAME_OTHERS}")
     note = (
         "These validation images also chose the best epoch of each run, so all results here are a little too good. "
         "--data names images that no run has seen."
