@@ -115,8 +115,8 @@ def test_the_meter_of_parts_is_that_of_the_whole(case: Case) -> None:
 def test_evidence_with_examples_is_a_page(case: Case) -> None:
     found = case.run.evaluation
     assert found.first
-    sections = case.task.evidence(found.results, Examples(found.worst, found.first, case.opened.preprocess))
-    plain = case.task.evidence(found.results)
+    sections = case.task.sections(found.results, Examples(found.worst, found.first, case.opened.preprocess))
+    plain = case.task.sections(found.results)
     assert len(sections) >= len(plain)
     page = Report("examples", tuple(sections)).to_html()
     assert "<img" in page

@@ -117,9 +117,9 @@ def _task_options(task: Any) -> dict[str, Any]:
 def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
     """What `--set` changes in a recipe; what is not a key of one, such as the folder, has an option of its own."""
     from vitrail.training.config import TrainConfig, usual_name  # noqa: PLC0415
-    from vitrail.training.task_choice import RENAMED, SEVERAL  # noqa: PLC0415
+    from vitrail.training.task_choice import RENAMED, TASKS_KEY  # noqa: PLC0415
 
-    changes, known = read_changes(options.changes), [*(field.name for field in fields(TrainConfig)), RENAMED, SEVERAL]
+    changes, known = read_changes(options.changes), [*(field.name for field in fields(TrainConfig)), RENAMED, TASKS_KEY]
     if wrong := [name for name in changes if name not in known]:
         usual = usual_name(wrong[0])
         hint = nearest(wrong[0], known) if usual is None else f"here that is {usual}"

@@ -98,7 +98,7 @@ class Evaluation:
         held = [] if self.note is None else [Text("Not held out", self.note)]
         sections: list[Section] = [*held, result_facts(found), *self._views_facts()]
         examples = Examples(worst=self.worst) if pictures else NO_EXAMPLES
-        sections += [*self.task.evidence(self.results, examples), speed]
+        sections += [*self.task.sections(self.results, examples), speed]
         if self.skipped:
             few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
             sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))

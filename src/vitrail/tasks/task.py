@@ -276,7 +276,7 @@ class Task(nn.Module, ABC):
     # Reports
 
     @abstractmethod
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """Sections of a report on an evaluation, with pictures where there are examples."""
 
     def lead(self, results: Mapping[str, Any]) -> str:

@@ -154,13 +154,15 @@ def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
         if not hasattr(config, name) and (usual := usual_name(name)) not in (None, path):
             raise ConfigError(f"{path} is not an option of {type(config).__name__}; here that is {usual}")
         if isinstance(now, Config) and not isinstance(now, Choice) and not isinstance(value, Config):
-            plain[name] = change(now, _mapping(value, path), path)
+            plain[name] = change(now, _mapping(value, path, now), path)
         elif isinstance(now, dict):
             direct[name] = now | dict(_mapping(plain.pop(name), path))
     return dataclasses.replace(apply(config, plain, where), **direct)  # type: ignore[type-var]
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _mapping(value: Any, where: str, config: Config | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} is {repr(value)[:200]}; it must be a mapping of options")
+        names = [] if config is None else [f"{where}.{field.name}" for field in dataclasses.fields(config)]
+        known = f": {', '.join(names)}" if names else ""
+        raise ConfigError(f"{where} is {repr(value)[:200]}; it must be a mapping of options{known}")
     return value

@@ -156,8 +156,8 @@ class Logs:
         """How long the run will take, where a step takes so many seconds; and what to do if that is long."""
         if seconds is None or self._timer is None:
             return
-        total, pace = seconds * self._timer.left, f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-        self.say(f"this will take about {duration(total)}: {self._timer.left:,} steps of {pace}")
+        total, step = seconds * self._timer.left, f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+        self.say(f"this will take about {duration(total)}: {self._timer.left:,} steps of {step}")
         if total >= LONG and self.advise is not None:
             self.say(self.advise(seconds * self._steps))
 

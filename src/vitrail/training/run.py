@@ -47,7 +47,7 @@ from vitrail.training.loop import Loop
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.step import own_stream
-from vitrail.training.task_choice import RENAMED, SEVERAL, TaskChoice
+from vitrail.training.task_choice import RENAMED, TASKS_KEY, TaskChoice
 from vitrail.training.writable import write_barrier
 
 _NOTHING_TO_SHARD = (
@@ -99,7 +99,7 @@ class Run(TrainedModel):
 
         found, task, record = self.evaluation, self.task, Record.read(self.folder)
         prepare = self._prepared()
-        sections = list(task.evidence(found.results, Examples(found.worst, found.first, self.preprocess)))
+        sections = list(task.sections(found.results, Examples(found.worst, found.first, self.preprocess)))
         if task.output_names:
             shown = attention_section(task.explained(), found.first, preprocess=prepare, target=self._explained)
             sections += [] if shown is None else [shown]
@@ -222,7 +222,7 @@ def _check_keywords(changes: Mapping[str, Any]) -> None:
     """Refuses a keyword that neither `train` nor a recipe has, and names the one that was meant."""
     options = [field.name for field in fields(TrainConfig)]
     for name in changes:
-        if name not in (*options, RENAMED, SEVERAL):
+        if name not in (*options, RENAMED, TASKS_KEY):
             raise ConfigError(f"{name} is not an option of train or of a recipe; {_hint(name, options)}")
 
 

@@ -223,7 +223,7 @@ def lacking(file: Path, name: str) -> TrainingError:
 def completed(identity: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a checkpoint says of itself, with the defaults of options that are newer than it."""
     found = dict(identity)
-    with contextlib.suppress(ConfigError, KeyError, TypeError):  # options that no longer exist are told as differences
+    with contextlib.suppress(ConfigError, KeyError, TypeError):  # options that no longer exist appear as differences
         known = identity["recipe"]
         recipe = to_dict(from_dict(TrainConfig, known))
         found["recipe"] = {name: value for name, value in recipe.items() if name in known or name not in FREE}

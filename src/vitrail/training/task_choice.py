@@ -14,7 +14,7 @@ from vitrail.errors import ConfigError, nearest
 from vitrail.tasks.task import TaskConfig, infer
 
 RENAMED = "pretrain"  # another key for the task of a recipe that learns from images alone
-SEVERAL = "tasks"  # the key of a recipe that names several tasks for one model
+TASKS_KEY = "tasks"  # the key of a recipe that names several tasks for one model
 TaskChoice = str | Sequence[str] | Mapping[str, Any] | TaskConfig
 _MANY = "many"
 
@@ -63,8 +63,8 @@ def _taken_out(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], _Given]:
     plain, found = dict(recipe), _Given(None, {})
     for name in (RENAMED, "task"):
         found = found.changed_by(_parsed(plain.pop(name, None)))
-    if (several := plain.pop(SEVERAL, None)) is not None:
-        found = found.changed_by(_Given(_MANY, {SEVERAL: _named(several)}))
+    if (several := plain.pop(TASKS_KEY, None)) is not None:
+        found = found.changed_by(_Given(_MANY, {TASKS_KEY: _named(several)}))
     return plain, found
 
 
@@ -76,13 +76,13 @@ def _parsed(task: TaskChoice | None) -> _Given:
     if isinstance(task, str) and "," not in task:
         return _Given(task, {})
     if isinstance(task, str) or _are_names(task):
-        return _Given(_MANY, {SEVERAL: _named(task)})
+        return _Given(_MANY, {TASKS_KEY: _named(task)})
     if not isinstance(task, Mapping):
         raise ConfigError(f"task is {task!r}; it must be the name of a task, a list, or a mapping of its options")
     given = dict(task)
     kind = given.pop("kind", None)
     if isinstance(kind, str) and "," in kind:  # --task a,b beside --set task.balance=...
-        kind, given = _MANY, _merged({SEVERAL: _named(kind)}, given)
+        kind, given = _MANY, _merged({TASKS_KEY: _named(kind)}, given)
     return _Given(None if kind is None else str(kind), given)
 
 
@@ -95,10 +95,10 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Options with changes; those of another kind replace the ones before."""
     found = dict(old)
     for name, value in new.items():
-        before, given = found.get(name), _named(value) if name == SEVERAL else value
-        if name == SEVERAL and _are_names(before):
+        before, given = found.get(name), _named(value) if name == TASKS_KEY else value
+        if name == TASKS_KEY and _are_names(before):
             before = {one: {} for one in before}
-        if isinstance(before, Mapping) and name == SEVERAL and _are_names(given):
+        if isinstance(before, Mapping) and name == TASKS_KEY and _are_names(given):
             given = {one: before.get(one, {}) for one in given}  # a list replaces the names before
         elif isinstance(before, Mapping) and isinstance(given, Mapping):
             same = given.get("kind", before.get("kind")) == before.get("kind")

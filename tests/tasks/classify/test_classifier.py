@@ -46,9 +46,9 @@ def test_results_become_a_lead_intervals_and_sections(multi_label):
     results = meter.compute()
     assert "of 20 images" in task.lead(results)
     assert task.intervals(results)
-    titles = [section.title for section in task.evidence(results)]
+    titles = [section.title for section in task.sections(results)]
     assert "Per class" in titles
-    assert Report("test", task.evidence(results)).to_html()
+    assert Report("test", task.sections(results)).to_html()
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

@@ -195,7 +195,7 @@ class Classifier(Task):
         """A list of candidates."""
         return class_answer.SCHEMA
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """Tables by class, confusion, calibration, worst mistakes."""
         return classify_report.sections(results, self.classes, worst=examples.worst)
 

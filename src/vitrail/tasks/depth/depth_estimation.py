@@ -148,7 +148,7 @@ class Depth(Task):
 
     # Reports
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """Errors with intervals, their distribution, worst images."""
         return depth_report.sections(results, worst=examples.worst)
 

@@ -195,7 +195,7 @@ class Detect(Task):
 
     # Reports
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """AP by class, precision by recall, confusion, worst images."""
         return detect_report.sections(results, self.classes, worst=examples.worst)
 

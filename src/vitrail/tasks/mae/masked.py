@@ -179,7 +179,7 @@ class MAE(Task):
         """How much is rebuilt."""
         return mae_report.lead(results)
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """The first images beside what the model rebuilds of them."""
         first, preprocess = examples.first, examples.preprocess
         if not first or preprocess is None:

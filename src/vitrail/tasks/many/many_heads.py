@@ -188,10 +188,10 @@ class Many(Task):
 
     # Reports
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """The sections of each task under its name, and the worst images."""
         each = {
-            name: task.evidence(part_of(results, name), many_report.examples_of(name, task, examples))
+            name: task.sections(part_of(results, name), many_report.examples_of(name, task, examples))
             for name, task in self.parts()
         }
         return many_report.sections(each, examples)

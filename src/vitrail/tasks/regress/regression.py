@@ -241,7 +241,7 @@ class Regress(Task):
         item = {"type": "object", "required": ["name", "value"], "properties": properties}
         return {"type": "object", "required": ["numbers"], "properties": {"numbers": {"type": "array", "items": item}}}
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """Errors by number, scatter plots, residuals, worst errors."""
         truth, predicted = results["truth"], results["predicted"]
         return regress_report.sections(truth, predicted, self.names, half_widths=self.margin, worst=examples.worst)

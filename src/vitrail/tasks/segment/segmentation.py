@@ -175,7 +175,7 @@ class Segment(Task):
 
     # Reports
 
-    def evidence(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
+    def sections(self, results: Mapping[str, Any], examples: Examples = NO_EXAMPLES) -> tuple[Section, ...]:
         """IoU by class, confusion, worst images."""
         return segment_report.sections(results, self.classes, worst=examples.worst)
 

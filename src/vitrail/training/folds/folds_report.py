@@ -52,7 +52,7 @@ def folds_sections(found: CrossValidation) -> tuple[Section, ...]:
         _scores(found.scores, task.about_metrics),
         _folds(found),
         _ensemble(found),
-        *task.evidence(found.pooled),
+        *task.sections(found.pooled),
     )
 
 

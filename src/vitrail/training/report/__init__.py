@@ -1,6 +1,6 @@
 """The report of a training run: one HTML file without network, and the same in short for a terminal and as JSON.
 
-outcome = Outcome(title="...", history=history, figures=figures, sections=task.evidence(results), ...)
+outcome = Outcome(title="...", history=history, figures=figures, sections=task.sections(results), ...)
 write_report(outcome, "runs/demo/report.html")
 summary(outcome).print()
 """

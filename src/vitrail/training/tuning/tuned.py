@@ -86,7 +86,7 @@ class Tuned(TrainedModel):
         shown: tuple[Section, ...] = ()
         if self.evaluation is not None:
             examples = Examples(self.evaluation.worst, self.evaluation.first, self.preprocess)
-            shown = tuple(self.task.evidence(self.evaluation.results, examples))
+            shown = tuple(self.task.sections(self.evaluation.results, examples))
         facts: dict[str, Value] = {
             "budget": self.budget.text(self.budget.total), "spent": self.budget.text(self.budget.spent),
             "chosen": f"trial {self.chosen.number}: {self.chosen.about}",
