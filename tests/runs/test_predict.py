@@ -117,6 +117,12 @@ def test_arrays_that_are_not_images_are_refused(wrong):
         predict(trained(), [wrong])
 
 
+@pytest.mark.parametrize("wrong", [42, [None], b"bytes", [["a.png", 1.5]]])
+def test_what_is_no_image_at_all_is_refused_by_its_type(wrong):
+    with pytest.raises(InputError, match=r"type (int|NoneType|bytes|float)"):
+        predict(trained(), wrong)
+
+
 def test_normalisation_is_the_trainings(photos):
     task = classifier()
     model, usual = trained(task, mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2)), trained(task)

@@ -176,9 +176,14 @@ def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:
         yield from inputs
     elif isinstance(inputs, str | Path | Image.Image | Tensor | np.ndarray):
         yield from image_files(inputs) if isinstance(inputs, str | Path) else (inputs,)
-    else:
+    elif isinstance(inputs, Iterable) and not isinstance(inputs, bytes):
         for one in inputs:
             yield from _inputs(one)
+    else:
+        raise InputError(
+            f"an image cannot be of type {type(inputs).__name__}; give paths, folders, PIL images, arrays H W [C] or "
+            "tensors C H W"
+        )
 
 
 def _batches(inputs: Iterator[Input], model: Predictor, count: int, asked: Asked) -> Iterator[list[Read]]:

@@ -66,7 +66,8 @@ class Gallery:
             )
 
     def __repr__(self) -> str:
-        return f"Gallery({self.title!r}: {len(self.pictures)} pictures, {', '.join(self.models)})"
+        count = f"{len(self.pictures)} picture{'s' if len(self.pictures) != 1 else ''}"
+        return f"Gallery({self.title!r}: {count}, {', '.join(self.models)})"
 
     @property
     def models(self) -> list[str]:
