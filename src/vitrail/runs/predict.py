@@ -171,7 +171,7 @@ def not_finite(model: object, name: str) -> str:
     return f"{name}: {source} computed numbers that are not finite; its weights are damaged or too large"
 
 
-def _inputs(inputs: Input | Iterable[Input]) -> Iterator[Input]:
+def _inputs(inputs: object) -> Iterator[Input]:
     if isinstance(inputs, Tensor | np.ndarray) and inputs.ndim == 4:
         yield from inputs
     elif isinstance(inputs, str | Path | Image.Image | Tensor | np.ndarray):

@@ -162,7 +162,7 @@ def change(config: C, changes: Mapping[str, Any], where: str = "") -> C:
 
 def _mapping(value: Any, where: str, config: Config | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        names = [] if config is None else [f"{where}.{field.name}" for field in dataclasses.fields(config)]
+        names = [] if config is None else [f"{where}.{field.name}" for field in dataclasses.fields(config)]  # type: ignore[arg-type]
         known = f": {', '.join(names)}" if names else ""
         raise ConfigError(f"{where} is {repr(value)[:200]}; it must be a mapping of options{known}")
     return value

@@ -50,6 +50,35 @@ def test_numbers_are_classes_in_their_order(folder):
     assert classes(found.train) == ("2", "9", "10")
 
 
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (("red", "blue"), "class"),
+        (("red|blue", "blue", "red"), "labels"),
+        (("1.5", "3"), "numbers"),
+        (("1 2 3 4 red", "1 2 3 4 red; 5 6 7 8 blue"), "boxes"),
+        (("img/2.png", "img/3.png"), "mask"),
+        (("", "1 2 3 4 red"), "boxes"),
+    ],
+)
+def test_what_a_named_column_holds_follows_from_its_cells(folder, cells, kind):
+    rows = [f"img/{number}.png,{cell}" for number, cell in enumerate(cells)]
+    file = csv(folder, "\n".join(["path,colour of it", *rows]))
+    (target,) = read_table(file, Wanted(columns=("colour of it",))).train.schema.values()
+    assert target.kind == kind
+
+
+def test_named_columns_of_any_name_are_the_targets_of_many_tasks(folder):
+    file = csv(folder, "path,age,size,species\nimg/0.png,3,7,dog\nimg/1.png,4,8,cat\n")
+    kinds = ("class", "labels", "numbers")
+    found = read_table(file, Wanted(columns=("age", "species"), kinds=kinds, several=True)).train.schema
+    assert sorted(target.kind for target in found.values()) == ["class", "numbers"]
+    with pytest.raises(DataError, match="--task"):
+        read_table(file, Wanted(columns=("age", "species")))
+    with pytest.raises(DataError, match="both of kind 'numbers'"):
+        read_table(file, Wanted(columns=("age", "size"), kinds=kinds, several=True))
+
+
 def test_several_labels(folder):
     found = read_table(csv(folder, "path,labels\nimg/0.png,red|round\nimg/1.png,\nimg/2.png,round\n"))
     assert isinstance(found.train.schema["labels"], LabelsTarget)

@@ -22,6 +22,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
 SPLIT = ("split", "set", "subset")
 _CHECKED = 100  # first rows, whose files must not all be missing
+_TRIED = 20  # first rows with a value, which say what a column holds that the user named
 _TYPO = 0.8  # similarity from which a column name counts as a typo of a known one
 
 Row = Mapping[str, Any]
@@ -162,10 +163,26 @@ def _targets(table: _Table, wanted: Wanted) -> tuple[list[Read], tuple[str, ...]
     columns = [table.column(name) for name in wanted.columns or table.others]
     kinds = [_kind(name) for name in wanted.kinds or Target.kinds] if wanted.several else []
     found = [(kind, column) for kind in kinds if (column := kind.named_column(columns))]
+    if kinds and wanted.columns:
+        found = _one_each(kinds, columns)
     if len(found) > 1 or (wanted.several and wanted.kinds):
         return [_partly(kind, column) for kind, column in found], tuple(column.name for _, column in found)
     read, used = _target(table, wanted)
     return [] if read is None else [read], used
+
+
+def _one_each(kinds: Sequence[type[Target]], columns: Sequence[Column]) -> list[tuple[type[Target], Column]]:
+    """The kind of each column that the user named, for a task that learns from several."""
+    found: dict[type[Target], Column] = {}
+    for column in columns:
+        kind = _best(kinds, [column])
+        if kind in found:
+            raise DataError(
+                f"{column.path}: the columns {found[kind].name!r} and {column.name!r} are both of kind {kind.kind!r}; "
+                "name one of them"
+            )
+        found[kind] = column
+    return list(found.items())
 
 
 def _partly(kind: type[Target], column: Column) -> Read:
@@ -173,12 +190,15 @@ def _partly(kind: type[Target], column: Column) -> Read:
     rows = [row for row, cell in enumerate(column.cells) if cell not in kind.missing_cells]
     if len(rows) in (0, len(column.cells)):
         return kind.read([column])
-    part = Column(column.path, column.name, *([of[row] for row in rows] for of in (column.cells, column.lines)))
-    read = kind.read([part])
+    read = kind.read([_rows(column, rows)])
     values = read.target.unknown(read.values).repeat(len(column.cells), *[1] * (read.values.ndim - 1))
     values[rows] = read.values
     first = f"{read.notes[0]}, for {len(rows):,} of {len(column.cells):,} images"
     return Read(read.target, values, (first, *read.notes[1:]))
+
+
+def _rows(column: Column, rows: Sequence[int]) -> Column:
+    return Column(column.path, column.name, *([of[row] for row in rows] for of in (column.cells, column.lines)))
 
 
 def _target(table: _Table, wanted: Wanted) -> tuple[Read | None, tuple[str, ...]]:
@@ -215,11 +235,32 @@ def _kind(name: str) -> type[Target]:
 
 
 def _best(kinds: Sequence[type[Target]], columns: Sequence[Column]) -> type[Target]:
-    """The kind of columns that the user named: by their usual name, else by their cells, else the first kind."""
+    """The kind of columns that the user named: by their usual name, else by their cells."""
     plain = [Column(column.path, f"column {at}", column.cells, column.lines) for at, column in enumerate(columns)]
     by_name = [kind for kind in kinds if kind.named_column(columns) is not None]
     by_cells = [kind for kind in kinds if len(kind.recognise(plain)) == len(plain)]
-    return (by_name or by_cells or list(kinds))[0]
+    if by_name or by_cells or len(kinds) == 1:
+        return (by_name or by_cells or list(kinds))[0]
+    if len(columns) > 1:
+        names = ", ".join(column.name for column in columns)
+        raise DataError(
+            f"{columns[0].path}: the columns {names} are not one target; name one of them, or a task for each, such as "
+            "--task classify,regress"
+        )
+    readable = [kind for kind in kinds if _reads(kind, columns[0])]
+    return min(readable or kinds, key=lambda kind: kind.vague)
+
+
+def _reads(kind: type[Target], column: Column) -> bool:
+    """Whether the first cells of a column with a value are of a kind."""
+    rows = [row for row, cell in enumerate(column.cells) if cell not in kind.missing_cells][:_TRIED]
+    try:
+        kind.read(
+            [Column(column.path, column.name, *([of[row] for row in rows] for of in (column.cells, column.lines)))]
+        )
+    except DataError:
+        return False
+    return bool(rows)
 
 
 def _refuse_two_kinds(table: _Table, kinds: Sequence[type[Target]]) -> None:

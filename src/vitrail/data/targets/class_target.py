@@ -25,6 +25,7 @@ class ClassTarget(Target, kind="class"):
     """One of several classes: values N int64, -1 if unknown; after mixing, B K float32 that sum to 1."""
 
     field: ClassVar[str] = "label"
+    vague: ClassVar[int] = 2
     column_names: ClassVar[tuple[str, ...]] = ("label", "class", "category")
     stratum: ClassVar[str] = "class"
     classes: tuple[str, ...]

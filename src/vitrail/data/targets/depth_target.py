@@ -33,6 +33,7 @@ class DepthTarget(Target, kind="depth"):
     """Distances B H W float32 in batches, 0 for unknown; references to files in datasets."""
 
     field: ClassVar[str] = "depth"
+    vague: ClassVar[int] = 1
     column_names: ClassVar[tuple[str, ...]] = ("depth", "depth_map")
     dense: ClassVar[torch.dtype | None] = torch.float32
 

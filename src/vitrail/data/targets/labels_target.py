@@ -21,6 +21,7 @@ class LabelsTarget(Target, kind="labels"):
     """Any number of classes: values N K float32, 0 or 1, NaN if unknown; after mixing, anything in between."""
 
     field: ClassVar[str] = "labels"
+    vague: ClassVar[int] = 3
     column_names: ClassVar[tuple[str, ...]] = ("labels", "classes", "tags")
     stratum: ClassVar[str] = "class"
     missing_cells: ClassVar[tuple[Any, ...]] = ("?",)  # an empty cell says that there is no label

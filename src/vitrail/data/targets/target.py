@@ -56,6 +56,7 @@ class Target(Choice):
     field: ClassVar[str]  # the name of such a field in batches
     column_names: ClassVar[tuple[str, ...]] = ()  # lower-case names of table columns that hold this kind
     stratum: ClassVar[str] = ""  # what `strata` numbers, for messages: "class"
+    vague: ClassVar[int] = 0  # of kinds that can read a column which the user named, that with the least is meant
     dense: ClassVar[torch.dtype | None] = None  # of one value for each pixel; datasets hold references to their files
     missing_cells: ClassVar[tuple[Any, ...]] = (None, "", "?")  # of an image without a value, where others have one
 
