@@ -36,6 +36,8 @@ def test_several_are_a_folder(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="folder"):
         Drawings(tmp_path / "out.png", ["a.png", "b.png"])
+    with pytest.raises(ConfigError, match=r"\.png"):
+        Drawings(tmp_path / "out.txt", ["a.png"])
     with pytest.raises(ConfigError, match="overwrite"):
         Drawings(tmp_path, [str(tmp_path / "a.png")])
     with pytest.raises(ConfigError, match="overwrite"):

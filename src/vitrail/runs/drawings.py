@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.data.targets.drawing import as_rgb
-from vitrail.errors import ConfigError, Unsupported
+from vitrail.errors import ConfigError, Unsupported, listed
 from vitrail.files import write_atomically
 from vitrail.tasks.answer import Answer
 
@@ -24,6 +24,8 @@ class Drawings:
 
     def __init__(self, out: str | Path, names: Sequence[str]) -> None:
         self._out, self._one = Path(out), is_picture(Path(out))
+        if self._out.suffix and not self._one and not self._out.is_dir():
+            raise ConfigError(f"{out} must end in {listed(_FORMATS)}, or be a folder")
         if self._one and len(names) > 1:
             raise ConfigError(f"{out} is one picture, but {len(names)} are to be drawn; name a folder")
         here = self._out.resolve()

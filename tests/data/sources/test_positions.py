@@ -26,6 +26,15 @@ def test_plain_folders_are_none_of_these(tmp_path):
     assert read_positions_file(tmp_path / "a.json") is None
 
 
+@pytest.mark.parametrize(
+    ("make", "kind", "task"), [(voc, "mask", "detect"), (masks, "boxes", "segment"), (masks, "depth", "segment")]
+)
+def test_a_folder_without_what_a_task_needs_says_what_it_has(tmp_path, make, kind, task):
+    make(tmp_path)
+    with pytest.raises(DataError, match=rf"has no .*--task {task}.*Expected"):
+        find(tmp_path, wanted=Wanted(kinds=(kind,)))
+
+
 def test_kinds_of_one_folder_are_joined_and_what_is_missing_is_marked(tmp_path):
     masks(depth(tmp_path, count=4), count=3)
     names = [f"{number}.png" for number in range(4)]

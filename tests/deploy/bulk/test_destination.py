@@ -37,3 +37,11 @@ def test_a_suffix_without_a_format_is_refused(tmp_path):
 def test_the_name_of_a_folder_chooses_between_maps(name, kind):
     task = SimpleNamespace(schema={"mask": MaskTarget(classes=("a",)), "depth": DepthTarget()}, columns=("x",))
     assert destination(Path(name), task).kind == kind
+
+
+def test_masks_in_one_json_file_are_refused_with_the_name_of_a_folder():
+    task = SimpleNamespace(
+        schema={"mask": MaskTarget(classes=("a",))}, columns=("x",), config=SimpleNamespace(kind="s")
+    )
+    with pytest.raises(ConfigError, match="folder.*masks/"):
+        destination(Path("masks.json"), task)

@@ -10,7 +10,7 @@ from vitrail.data.sources.catalogue import KNOWN, Progress, read_known
 from vitrail.data.sources.cifar import looks_like_cifar, read_cifar
 from vitrail.data.sources.embedded import NAMES, read_embedded
 from vitrail.data.sources.folder import Scan, read_folder, scan
-from vitrail.data.sources.positions import read_positions, read_positions_file
+from vitrail.data.sources.positions import missing, read_positions, read_positions_file
 from vitrail.data.sources.rendered import NAME, is_scenes, read_scenes
 from vitrail.data.sources.shards import find_shards, read_shards
 from vitrail.data.sources.table import SUFFIXES as TABLES
@@ -132,7 +132,10 @@ def _find_in_folder(path: Path, wanted: Wanted) -> Found:
     if (found := read_positions(path, wanted.kinds, scanned)) is not None:
         # Those who learn from images alone need not correct annotations.
         return found if wanted.targets else found._replace(findings=NO_FINDINGS)
-    return _beside_tables(path, scanned, [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES])
+    tables = [file for file in sorted(path.iterdir()) if file.suffix.lower() in TABLES]
+    if not tables and scanned.images and (reason := missing(path, wanted.kinds, scanned)) is not None:
+        raise DataError(reason)
+    return _beside_tables(path, scanned, tables)
 
 
 def _beside_tables(path: Path, scanned: Scan, tables: list[Path]) -> Found:

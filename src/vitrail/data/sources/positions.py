@@ -47,6 +47,16 @@ def read_positions(root: Path, kinds: Sequence[str] = (), scanned: Scan | None =
     return found._replace(notes=(*found.notes, note))
 
 
+def missing(root: Path, kinds: Sequence[str], scanned: Scan) -> str | None:
+    """Why a folder has nothing for those who learn from these kinds alone; None where they learn from others, too."""
+    if not kinds or not set(kinds) <= _KINDS.keys():
+        return None
+    others = [kind for kind in _KINDS if kind not in kinds and _KINDS[kind](root, scanned) is not None]
+    has = f"; it has {listed(_NAMES[kind] for kind in others)} (--task {_TASKS[others[0]]})" if others else ""
+    expected = "; ".join(_EXPECTED[kind] for kind in kinds)
+    return f"{root} has no {' and no '.join(_NAMES[kind] for kind in kinds)}{has}. Expected: {expected}"
+
+
 def _boxes(root: Path, scanned: Scan) -> Way | None:
     if files := find_coco(root, scanned):
         return lambda: read_coco(root, files)
@@ -64,7 +74,13 @@ def _depth(root: Path, scanned: Scan) -> Way | None:
 
 
 _KINDS: Mapping[str, Callable[[Path, Scan], Way | None]] = {"boxes": _boxes, "mask": _masks, "depth": _depth}
-_TASKS = {"mask": "segment", "depth": "depth"}
+_TASKS = {"boxes": "detect", "mask": "segment", "depth": "depth"}
+_NAMES = {"boxes": "boxes", "mask": "masks", "depth": "depth maps"}
+_EXPECTED = {
+    "boxes": "COCO JSON, YOLO's data.yaml with labels/, or Pascal VOC's Annotations/",
+    "mask": "folders such as images/ and masks/ with the same names",
+    "depth": "folders such as images/ and depth/ with the same names",
+}
 
 
 def join(found: Sequence[Found]) -> Found:

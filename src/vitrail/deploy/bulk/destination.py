@@ -29,8 +29,8 @@ def check_destination(out: Path) -> None:
 def destination(out: Path, task: Task) -> Form:
     """The form of predictions of a task; ConfigError where it does not fit the task."""
     kinds = {target.kind: target for target in task.schema.values()}
+    dense = [kind for kind in kinds if kinds[kind].dense is not None]
     if is_folder(out):
-        dense = [kind for kind in kinds if kinds[kind].dense is not None]
         if not dense:
             raise ConfigError(f"--out {out} is a folder: for masks and depth, not for {task.config.kind!r}; {_TABLES}")
         kind = next(
@@ -40,6 +40,7 @@ def destination(out: Path, task: Task) -> Form:
     if out.suffix == SUFFIX:
         boxes = kinds.get("boxes")
         if not isinstance(boxes, BoxesTarget):
-            raise ConfigError(f"--out {out} is COCO's JSON, for boxes, not for {task.config.kind!r}; {_TABLES}")
+            folder = f"; name a folder for files of them: {out.with_suffix('')}/" if dense else ""
+            raise ConfigError(f"--out {out} is COCO's JSON, for boxes, not for {task.config.kind!r}{folder}; {_TABLES}")
         return CocoFile(boxes.classes)
     return table_form(out)
