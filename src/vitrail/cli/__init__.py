@@ -255,6 +255,16 @@ def _showing(verbs: Any) -> None:
     verb.add_argument("--batch", type=int, default=1, help="images in the batch that is counted (default 1)")
     _output_options(verb)
 
+    text = "time and memory of each part of a training step on this machine, beside the least that it could need"
+    verb = _verb(verbs, "profile", showing.profile, text)
+    verb.add_argument("model", help="a model of `vitrail models`")
+    verb.add_argument("--batch", type=int, default=16, help="images of a step (default 16)")
+    verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
+    verb.add_argument("--precision", default="auto", help="auto, float32, bf16 or fp16")
+    verb.add_argument("--rounds", type=int, default=5, help="steps that are timed (default 5)")
+    verb.add_argument("--device", help="cpu, cuda, cuda:1, mps")
+    _output_options(verb)
+
     text = "say what a run, checkpoint, exported model, pack or table of predictions is, and whether it is complete"
     verb = _verb(verbs, "verify", showing.verify, text)
     verb.add_argument("path", help="a file or folder, or `packaged`; nothing is loaded, so it may be from anywhere")

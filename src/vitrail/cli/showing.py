@@ -62,6 +62,18 @@ def info(options: argparse.Namespace) -> None:
     show_report(report, options)
 
 
+def profile(options: argparse.Namespace) -> None:
+    """Says where the time and memory of a training step go."""
+    from vitrail.profiling.step_profile import ProfileConfig, profile_step  # noqa: PLC0415
+
+    config = ProfileConfig(
+        batch=options.batch, image_size=options.image_size, precision=options.precision, rounds=options.rounds
+    )
+    with busy(f"profiling {options.model}"):
+        found = profile_step(options.model, config, device=options.device)
+    show_report(found, options)
+
+
 def _model(options: argparse.Namespace) -> "Backbone":
     """The model that `info` was asked about: by name without weights, or from a checkpoint."""
     from vitrail.models.checkpoint import load  # noqa: PLC0415

@@ -18,9 +18,9 @@ from vitrail.data.augment.paste import TILES, check_batch
 from vitrail.data.broken import Skipped, Tally, left_out, lost_from_split
 from vitrail.data.dataset import Batch, Dataset
 from vitrail.data.feeds.choice import choose, make_feed, open_images
+from vitrail.data.feeds.cold import Progress
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.feeds.pack_size import stored_as, stored_parts
-from vitrail.data.feeds.packing import Progress
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_tensors
@@ -31,6 +31,7 @@ from vitrail.runs.evaluate import numbers
 from vitrail.runs.record import Result
 from vitrail.runs.trained import BESIDE, MODEL, beside_model
 from vitrail.tasks.task import Task
+from vitrail.training.background import begin_packing
 from vitrail.training.config import TrainConfig, change
 from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, spread, whole
 from vitrail.training.eta import ways_to_shorten
@@ -41,7 +42,7 @@ from vitrail.training.optim.ema import Average
 from vitrail.training.optim.optimiser import build as build_optimiser
 from vitrail.training.optim.schedule import Schedule
 from vitrail.training.plan import Plan
-from vitrail.training.state import Learner
+from vitrail.training.state import Later, Learner
 from vitrail.training.step import RecordedStep, Step, recordable
 from vitrail.training.validate import validate
 
@@ -67,11 +68,16 @@ def open_split(
 ) -> ImageSet:
     """All images of a split, at the size at which a run stores them.
 
-    What validation was carved out of is stored as a whole, for any seed, at the size of the images to learn from.
+    What validation was carved out of is stored as a whole, for any seed, at the size of the images to learn from. Its
+    images are decoded once for both sizes.
     """
     fit = _stored(plan, dataset, learning=learning)
     whole = fit == _stored(plan, plan.data.train, learning=True)
-    return open_images(dataset, fit, feed=plan.config.feed, tally=tally, progress=progress, whole=whole)
+    others = (plan.data.val, plan.data.test) if learning else ()
+    beside = [(part, _stored(plan, part, learning=False)) for part in others if part is not None]
+    return open_images(
+        dataset, fit, feed=plan.config.feed, tally=tally, progress=progress, whole=whole, beside=beside
+    )  # fmt: skip
 
 
 def _stored(plan: Plan, dataset: Dataset, *, learning: bool) -> Preprocess:
@@ -84,8 +90,11 @@ def _crops(plan: Plan) -> bool:
     return plan.config.augment.crops
 
 
-def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
-    """Packs all images or prepares to stream them, and fits the batch to a set that is smaller than one."""
+def prepare_data(plan: Plan, world: World, logs: Logs, *, background: bool = False) -> tuple[Plan, Packs]:
+    """Packs all images or prepares to stream them, and fits the batch to a set that is smaller than one.
+
+    With `background`, one process alone may begin to train while they are being packed.
+    """
     splits, parts = plan.data, stored_parts(plan.data, plan.preprocess, cropped=_crops(plan))
     chosen = world.collect(choose(parts, wanted=plan.config.feed))[0]  # free disk may differ from process to process
     plan = replace(plan, config=change(plan.config, {"feed": chosen.feed}))
@@ -93,11 +102,19 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     tally = Tally(sum(len(part) for part in (splits.train, splits.val, splits.test) if part is not None))
     if not world.main:
         world.wait()  # the first process writes the cache, the others read it
+    coming = _coming(plan, tally) if background and world.size == 1 and chosen.feed == "packed" else {}
+    if coming:
+        logs.say(f"{len(splits.train):,} training images are decoded and packed while the first epoch trains")
     with logs.reading("training images") as progress:
-        train = open_split(plan, splits.train, learning=True, tally=tally, progress=progress)
+        train = coming.get(splits.train) or open_split(
+            plan, splits.train, learning=True, tally=tally, progress=progress
+        )  # fmt: skip
     with logs.reading("validation and test images") as progress:
         evaluated = partial(open_split, plan, learning=False, tally=tally, progress=progress)
-        val, test = evaluated(splits.val), None if splits.test is None else evaluated(splits.test)
+        val, test = (
+            part if part is None else coming.get(part) or evaluated(part) for part in (splits.val, splits.test)
+        )
+    assert val is not None  # noqa: S101  (every run has validation images)
     packs = Packs(train=train, val=val, test=test)
     if world.main:
         world.wait()
@@ -121,6 +138,20 @@ def prepare_data(plan: Plan, world: World, logs: Logs) -> tuple[Plan, Packs]:
     for note in fresh:
         logs.say(note)
     return replace(plan, config=config, notes=(*plan.notes, *fresh)), packs
+
+
+def _coming(plan: Plan, tally: Tally) -> dict[Dataset, ImageSet]:
+    """The splits that are packed in the background from now on."""
+
+    def learning(split: Dataset) -> bool:
+        return split is plan.data.train
+
+    return begin_packing(
+        plan,
+        tally,
+        stored=lambda split: _stored(plan, split, learning=learning(split)),
+        opened=lambda split: open_split(plan, split, learning=learning(split), tally=tally),
+    )
 
 
 def _without(plan: Plan, packs: Packs) -> Iterator[str]:
@@ -157,8 +188,9 @@ def assemble(
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=None if config.ema is None else Average(task, config.ema),
     )
+    compiled = config.compile in (True, "blocks")
     fits = recordable(device, world, parts=config.accumulate, precision=precision)
-    recorded = config.compile and task.capturable and fits
+    recorded = compiled and task.capturable and fits
     step = (RecordedStep if recorded else Step)(
         learner=learner,
         loss=loss,
@@ -174,7 +206,7 @@ def assemble(
     feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
     val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    logs.images, logs.compiled, logs.printed = config.batch_size, config.compile, task.printed
+    logs.images, logs.compiled, logs.printed = config.batch_size, compiled, task.printed
     logs.advise = partial(ways_to_shorten, plan, device)
     return Loop(
         config=config,
@@ -186,7 +218,7 @@ def assemble(
         publish=partial(publish, plan, task, folder, world),
         schedule=Schedule.of(config.schedule, epochs=config.epochs, steps=len(feed) // config.accumulate),
         store=store(folder / "checkpoints", keep=config.keep, world=world),
-        identity=plan.identity(packs.train),
+        identity=Later(partial(plan.identity, packs.train)),
         folder=folder,
         logs=logs,
     )

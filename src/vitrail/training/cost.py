@@ -8,6 +8,7 @@ import torch
 
 from vitrail.data.audit.doctor import Cost
 from vitrail.hardware import autocast, precision
+from vitrail.models.backbone import Backbone
 from vitrail.models.registry import create
 from vitrail.profiling import describe, sketch
 from vitrail.report import Facts
@@ -39,8 +40,13 @@ def training_cost(name: str, image_size: int | tuple[int, int] | None = None) ->
 
 def training_speed(name: str, image_size: int | tuple[int, int] | None = None, *, device: torch.device) -> float:
     """Images per second of training a named model on a device: forward and backward passes, timed on a few images."""
-    model = (create(name) if image_size is None else create(name, image_size=image_size)).to(device).train()
-    config, chosen = model.config, precision("auto", device)[0]
+    return step_speed(create(name) if image_size is None else create(name, image_size=image_size), device=device)
+
+
+def step_speed(model: Backbone, *, device: torch.device, wanted: str = "auto") -> float:
+    """The same of a model, in a wanted precision."""
+    model = model.to(device).train()
+    config, chosen = model.config, precision(wanted, device)[0]
     count = _TIMED.get(device.type, _TIMED["cpu"])
     images = torch.zeros(count, config.channels, *config.image_size, device=device)
     seconds = 0.0

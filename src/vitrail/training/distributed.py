@@ -170,16 +170,17 @@ def restarted() -> bool:
 
 
 def spread(
-    task: Task, world: World, *, shard: Shard, device: torch.device, precision: Precision, compiled: bool
-) -> nn.Module:
+    task: Task, world: World, *, shard: Shard, device: torch.device, precision: Precision,
+    compiled: bool | Literal["auto", "blocks"],
+) -> nn.Module:  # fmt: skip
     """The module whose call is the task's loss over all processes.
 
     "ddp" keeps a whole copy everywhere and averages gradients (arXiv:2006.15704); "fsdp" keeps of parameters, gradients
     and moments one part each, gathered block by block when they are needed (arXiv:2304.11277).
     """
-    if compiled:
-        # What FSDP does between blocks cannot be compiled; the blocks themselves can.
-        for module in _blocks(task) if shard == "fsdp" and world.size > 1 else [task]:
+    if compiled in (True, "blocks"):
+        # What FSDP does between blocks cannot be compiled; the blocks themselves can. Blocks alike share their code.
+        for module in _blocks(task) if compiled == "blocks" or (shard == "fsdp" and world.size > 1) else [task]:
             module.compile()
     if world.size == 1:
         return task

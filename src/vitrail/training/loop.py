@@ -89,8 +89,10 @@ class Loop:
         self.logs.begin(now.epoch, self.config.epochs, self.steps, now.done, waited)
         batches = self.feed.epoch(now.epoch, start=now.done * accumulate)
         while now.done < self.steps and now.step != until and not self._out_of_time:
+            with self.logs.ledger.phase("wait for images"):
+                parts = [next(batches) for _ in range(accumulate)]
             with self.logs.ledger.phase("train" if self._started else "first step"):
-                self._step([next(batches) for _ in range(accumulate)])
+                self._step(parts)
             self._look(signals)
             if self.config.save_steps and now.step % self.config.save_steps == 0 and now.done < self.steps:
                 self._check(signals)

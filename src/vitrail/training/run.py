@@ -23,6 +23,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.choice import make_feed
+from vitrail.data.feeds.coming import Rewind
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.folder import SPLIT_NAMES
@@ -37,7 +38,8 @@ from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
 from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
-from vitrail.training.config import TrainConfig, usual_name
+from vitrail.training.compiling import decide
+from vitrail.training.config import TrainConfig, change, usual_name
 from vitrail.training.distributed import Shard, World, join, launcher, restarted
 from vitrail.training.environment import changed, environment, use_threads
 from vitrail.training.ledger import Ledger
@@ -196,11 +198,36 @@ def train_plan(
     val: str | Path | float | None = None, expired: Callable[[], bool] | None = None,
 ) -> Run:  # fmt: skip
     """A run from its plan to its evaluation; `expired` ends it early, with the best model until then."""
-    ledger = logs.ledger
     for note in () if continues else plan.notes:
         logs.say(note)
+    options: dict[str, Any] = {
+        "world": world,
+        "device": device,
+        "shard": shard,
+        "logs": logs,
+        "val": val,
+        "continues": continues,
+        "expired": expired,
+    }
+    try:
+        early = device.type == "cuda" and plan.config.probe is None  # a CPU has no time for both
+        return _attempt(plan, path, background=early, **options)
+    except Rewind:
+        logs.say("an image cannot be read: the run begins again when all others are packed")
+    return _attempt(plan, path, background=False, **options)
+
+
+def _attempt(
+    plan: Plan, path: Path, *, world: World, device: torch.device, shard: Shard, logs: Logs,
+    val: str | Path | float | None, continues: bool, expired: Callable[[], bool] | None, background: bool,
+) -> Run:  # fmt: skip
+    """A run from its data on; Rewind if its images were still being packed and one of them cannot be read."""
+    ledger = logs.ledger
     with ledger.phase("read images"):
-        plan, packs = prepare_data(plan, world, logs)
+        plan, packs = prepare_data(plan, world, logs, background=background)
+    if plan.config.compile == "auto":
+        with ledger.phase("forecast"):
+            plan = _compiled_or_not(plan, len(packs.train), device, world, logs)
     before = Record.read(path).environment if continues else {}
     with deterministic(plan.config), own_stream(device), use_threads(_threads(plan, before, device, logs)):
         with ledger.phase("build"):
@@ -216,6 +243,15 @@ def train_plan(
             world.wait()  # until the best model is written
         with ledger.phase("evaluate"):
             return finish(plan, packs, loop, ended_before=ended_before)
+
+
+def _compiled_or_not(plan: Plan, images: int, device: torch.device, world: World, logs: Logs) -> Plan:
+    """A plan whose forecast says whether its model is compiled: the same in all processes."""
+    decided = decide(plan, images, device)
+    for note in decided.notes[len(plan.notes) :]:
+        logs.say(note)
+    compiled = world.collect(decided.config.compile)[0]
+    return replace(decided, config=change(decided.config, {"compile": compiled}))
 
 
 def _check_keywords(changes: Mapping[str, Any]) -> None:

@@ -10,8 +10,9 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,6 +122,22 @@ class Header(NamedTuple):
             for part in entry.keys() & {"train", "val"}:
                 entry[part] = {name: math.nan if value is None else value for name, value in entry[part].items()}
         return cls(data["identity"], Progress(**data["progress"]), data["counters"])
+
+
+class Later(Mapping[str, Any]):
+    """A mapping that is made when it is looked at for the first time: for what takes long or is not known yet."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = cache(make)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._make()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return len(self._make())
 
 
 class Store:

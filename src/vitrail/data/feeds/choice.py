@@ -1,17 +1,19 @@
 """Packed or streamed: which of the two suits a data set and the disk, and why."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from vitrail.data.broken import Tally
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.batches import Batches
+from vitrail.data.feeds.cold import Progress
+from vitrail.data.feeds.coming import Coming, ComingBatches
 from vitrail.data.feeds.dense import dense_bytes
 from vitrail.data.feeds.feed import Feed, ImageSet
 from vitrail.data.feeds.pack_size import whole_of
-from vitrail.data.feeds.packing import Packed, Progress, default_folder, pack, pack_path
+from vitrail.data.feeds.packing import Packed, default_folder, pack, pack_path
 from vitrail.data.feeds.streamed import Streamed, StreamedBatches
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError
@@ -61,18 +63,24 @@ def open_images(
     tally: Tally | None = None,
     progress: Progress | None = None,
     whole: bool = False,
+    beside: Sequence[tuple[Dataset, Preprocess]] = (),
 ) -> ImageSet:
-    """The images of a data set, packed or streamed; arrays are never streamed, as they are in memory already."""
+    """The images of a data set, packed or streamed; arrays are never streamed, as they are in memory already.
+
+    `beside` as of `pack`.
+    """
     part = whole_of(dataset, whole=whole), fit
     if dataset.array is None and choose([part], wanted=feed).feed == "streamed":
         return Streamed(dataset, fit, tally=tally)
-    return pack(dataset, fit, tally=tally, progress=progress, whole=whole)
+    return pack(dataset, fit, tally=tally, progress=progress, whole=whole, beside=beside)
 
 
 def make_feed(data: ImageSet, **options: Any) -> Feed:
     """The feed of an image set; options as of `Feed`."""
     if isinstance(data, Packed):
         return Batches(data, **options)
+    if isinstance(data, Coming):
+        return ComingBatches(data, **options)
     if isinstance(data, Streamed):
         return StreamedBatches(data, **options)
     raise ConfigError(f"cannot make a feed of {type(data).__name__}; use Packed or Streamed images")

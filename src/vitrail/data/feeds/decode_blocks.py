@@ -1,4 +1,4 @@
-"""Blocks of decoded images in the order of a data set: by threads, or by processes where many cores decode many images.
+"""Blocks of decoded images in a wanted order: by threads, or by processes where many cores decode many images.
 
 Decoders and resizing leave the interpreter's lock, but what is around them does not: beyond four threads it decides.
 Processes write into shared memory; they cost about two seconds to start, since each has to import torch.
@@ -6,7 +6,7 @@ Processes write into shared memory; they cost about two seconds to start, since 
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset, Retargeted, Subset
 from vitrail.data.feeds.decode_pool import DecodePool, Done, Task
+from vitrail.data.feeds.decode_worker import Also
 from vitrail.data.feeds.decoded import Answer, decode_into
+from vitrail.data.feeds.dense import also_called
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import DataError, Unsupported
 
@@ -27,15 +29,19 @@ _LOOK = 1.0  # seconds to wait for a process at a time
 
 @dataclass
 class Block:
-    """Images that follow each other, and what became of each: the size that it had, or why it cannot be read."""
+    """Some images, and what became of each: the size that it had, or why it cannot be read."""
 
+    indices: Sequence[int]  # their numbers in the data set
     images: Tensor  # B C H W uint8; rows of broken images mean nothing
     answers: list[Answer | None]  # None: not decoded yet
+    more: list[Tensor]  # B C H W uint8 at other sizes; only rows of images of which it is wanted mean anything
 
     @classmethod
-    def empty(cls, count: int, fit: Preprocess) -> "Block":
+    def empty(cls, indices: Sequence[int], fit: Preprocess, more: Sequence[Also] = ()) -> "Block":
         """One to be filled."""
-        return cls(torch.empty(count, fit.channels, *fit.image_size, dtype=torch.uint8), [None] * count)
+        sizes = [fit, *(also.fit for also in more)]
+        images, *others = (torch.empty(len(indices), one.channels, *one.image_size, dtype=torch.uint8) for one in sizes)
+        return cls(indices, images, [None] * len(indices), others)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -47,24 +53,32 @@ class Block:
         """Why images cannot be read, by row."""
         return {row: answer for row, answer in enumerate(self.answers) if isinstance(answer, str)}
 
-    @property
-    def good(self) -> Tensor:
-        """The images that could be read."""
-        if not (broken := self.broken):
-            return self.images
-        return self.images[[row for row in range(len(self.answers)) if row not in broken]]
 
+def decode_blocks(
+    dataset: Dataset,
+    fit: Preprocess,
+    *,
+    workers: int | None,
+    size: int,
+    order: Sequence[int] | None = None,
+    more: Sequence[Also] = (),
+    processes: bool | None = None,
+) -> Iterator[Block]:
+    """Images of a data set in blocks of a size: all, or those of `order` in that order.
 
-def decode_blocks(dataset: Dataset, fit: Preprocess, *, workers: int | None, size: int) -> Iterator[Block]:
-    """All images of a data set in blocks of a size."""
+    Each image is decoded once, whatever the number of sizes that `more` wants of it. Processes decode where many cores
+    decode many images, or where `processes` says so and they can.
+    """
     workers = workers or min(32, usable_cores())
-    spans = [range(start, min(start + size, len(dataset))) for start in range(0, len(dataset), size)]
-    pool = _processes(dataset, fit, workers) if workers > _FEW_CORES and len(dataset) > _FEW_IMAGES else None
+    order = range(len(dataset)) if order is None else order
+    spans = [order[start : start + size] for start in range(0, len(order), size)]
+    wanted = workers > _FEW_CORES and len(order) > _FEW_IMAGES if processes is None else processes
+    pool = _processes(dataset, fit, workers, more) if wanted else None
     if pool is None:
-        yield from _by_threads(dataset, fit, spans, workers)
+        yield from _by_threads(dataset, fit, spans, workers, more)
         return
     try:
-        yield from by_processes(pool, fit, spans)
+        yield from by_processes(pool, fit, spans, more)
     finally:
         pool.close()
 
@@ -74,7 +88,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _processes(dataset: Dataset, fit: Preprocess, workers: int) -> DecodePool | None:
+def _processes(dataset: Dataset, fit: Preprocess, workers: int, more: Sequence[Also]) -> DecodePool | None:
     """Processes that decode images alone; None where a system or a data set does not allow them."""
     source = dataset
     while isinstance(source, Subset | Retargeted):
@@ -82,19 +96,21 @@ def _processes(dataset: Dataset, fit: Preprocess, workers: int) -> DecodePool | 
     if not type(source).__module__.startswith("vitrail."):
         return None  # a class of the user's, such as one in a script, may not be importable in another process
     try:
-        return DecodePool(Retargeted(dataset, {}, {}), fit, workers=workers)
+        return DecodePool(Retargeted(dataset, {}, {}), fit, workers=workers, more=more)
     except (DataError, Unsupported):  # it cannot be pickled; a system without fork
         return None
 
 
-def by_processes(pool: DecodePool, fit: Preprocess, spans: list[range]) -> Iterator[Block]:
+def by_processes(
+    pool: DecodePool, fit: Preprocess, spans: Sequence[Sequence[int]], more: Sequence[Also] = ()
+) -> Iterator[Block]:
     """Blocks that processes decode: as many are open as keep all of them busy."""
     coming, opened, tasks = iter(spans), deque[Block](), deque[Task]()
     largest = max(map(len, spans), default=1)
     most = _AHEAD + -(-pool.capacity // largest)
     while True:
         while len(opened) < most and (span := next(coming, None)) is not None:
-            opened.append(Block.empty(len(span), fit))
+            opened.append(Block.empty(span, fit, more))
             for first in range(0, len(span), pool.chunk):
                 rows = range(first, min(first + pool.chunk, len(span)))
                 tasks.append(Task(span[first : first + pool.chunk], rows, opened[-1]))
@@ -103,21 +119,25 @@ def by_processes(pool: DecodePool, fit: Preprocess, spans: list[range]) -> Itera
         while tasks and pool.has_room:
             pool.send(tasks.popleft())
         for done in pool.receive(_LOOK):
-            _fill(done)
+            _fill(pool, done, more)
         while opened and None not in opened[0].answers:
             yield opened.popleft()
 
 
-def _fill(done: Done) -> None:
+def _fill(pool: DecodePool, done: Done, more: Sequence[Also]) -> None:
     block, first = done.task.batch, done.task.rows[0]
     assert isinstance(block, Block)  # noqa: S101  (all tasks are made here)
-    count, shape = len(done.answers), block.images.shape[1:]
+    count, decoded = len(done.answers), pool.layout.views(done.pixels)
     block.answers[first : first + count] = done.answers
-    pixels = done.pixels[:count, : shape.numel()]
-    block.images[first : first + count] = pixels.view(count, *shape)
+    block.images[first : first + count] = decoded[""][:count]
+    for number, (also, images) in enumerate(zip(more, block.more, strict=True)):
+        if rows := [at for at, index in enumerate(done.task.indices) if index in also.of]:
+            images[[first + at for at in rows]] = decoded[also_called(number)][rows]
 
 
-def _by_threads(dataset: Dataset, fit: Preprocess, spans: list[range], workers: int) -> Iterator[Block]:
+def _by_threads(
+    dataset: Dataset, fit: Preprocess, spans: Sequence[Sequence[int]], workers: int, more: Sequence[Also]
+) -> Iterator[Block]:
     pending: deque[tuple[Block, list[Future[Answer]]]] = deque()
 
     def finished() -> Block:
@@ -125,11 +145,15 @@ def _by_threads(dataset: Dataset, fit: Preprocess, spans: list[range], workers: 
         block.answers = [future.result() for future in futures]
         return block
 
+    def submit(block: Block, row: int, index: int) -> Future[Answer]:
+        rooms = [(fit, block.images[row])]
+        rooms += [(also.fit, room[row]) for also, room in zip(more, block.more, strict=True) if index in also.of]
+        return pool.submit(decode_into, dataset, index, rooms)
+
     with _threads(workers) as pool:
         for span in spans:
-            block = Block.empty(len(span), fit)
-            rows = zip(span, block.images, strict=True)
-            pending.append((block, [pool.submit(decode_into, dataset, index, fit, room) for index, room in rows]))
+            block = Block.empty(span, fit, more)
+            pending.append((block, [submit(block, row, index) for row, index in enumerate(span)]))
             if len(pending) > _AHEAD:
                 yield finished()
         while pending:

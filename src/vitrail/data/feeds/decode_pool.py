@@ -22,7 +22,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vitrail.data.dataset import Dataset
-from vitrail.data.feeds.decode_worker import SLOTS, Failure, Job
+from vitrail.data.feeds.decode_worker import SLOTS, Also, Failure, Job
 from vitrail.data.feeds.decoded import Answer
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import DataError, Unsupported
@@ -54,13 +54,17 @@ class Done(NamedTuple):
 
 
 class DecodePool:
-    """Processes that decode images of one data set; `close` ends them, as does the end of the program."""
+    """Processes that decode images of one data set; `close` ends them, as does the end of the program.
 
-    def __init__(self, dataset: Dataset, fit: Preprocess, *, workers: int) -> None:
+    `more` are sizes that are wanted of some images beside that of `fit`; `layout` says where each lies in the pixels.
+    """
+
+    def __init__(self, dataset: Dataset, fit: Preprocess, *, workers: int, more: Sequence[Also] = ()) -> None:
         if not hasattr(os, "fork"):
             raise Unsupported("images can be streamed on Linux and macOS only; use --set feed=packed here")
-        job = Job(dataset=dataset, fit=fit, workers=workers, chunk=_CHUNK)
+        job = Job(dataset=dataset, fit=fit, workers=workers, chunk=_CHUNK, more=more)
         message = _pickled(job)
+        self.layout = job.layout
         self.name, self.chunk, self.capacity = dataset.name, _CHUNK, workers * SLOTS * _CHUNK  # images
         self._queues: list[deque[tuple[int, Task]]] = [deque() for _ in range(workers)]
         self._sent = [0] * workers  # tasks so far: their slots take turns

@@ -10,7 +10,7 @@ import mmap
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -21,11 +21,18 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.decoded import Answer, decode_into
-from vitrail.data.feeds.dense import SampleLayout, dense_fields, fitted
+from vitrail.data.feeds.dense import SampleLayout, also_called, dense_fields, fitted
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import BrokenImage
 
 SLOTS = 2  # tasks that a process has: one that it works on, one that waits
+
+
+class Also(NamedTuple):
+    """Another size that is wanted of some images."""
+
+    fit: Preprocess
+    of: Collection[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +43,12 @@ class Job:
     fit: Preprocess
     workers: int
     chunk: int  # images of a task, at most
+    more: Sequence[Also] = ()
 
     @property
     def layout(self) -> SampleLayout:
-        """Of the bytes of one sample: its image, and targets with a value for each pixel."""
-        return SampleLayout(self.fit, self.dataset.schema)
+        """Of the bytes of one sample: its image, at one size or at several, and targets with a value for each pixel."""
+        return SampleLayout(self.fit, self.dataset.schema, [fit for fit, _ in self.more])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,7 +121,9 @@ def serve(channel: Connection, job: Job, pixels: Tensor) -> None:
 
 def _decode(job: Job, index: int, room: Mapping[str, Tensor]) -> Answer:
     dataset = job.dataset
-    size = decode_into(dataset, index, job.fit, room[""])
+    rooms = [(job.fit, room[""])]
+    rooms += [(one.fit, room[also_called(at)]) for at, one in enumerate(job.more) if index in one.of]
+    size = decode_into(dataset, index, rooms)
     if isinstance(size, str):
         return size
     for name, target in dense_fields(dataset.schema).items():

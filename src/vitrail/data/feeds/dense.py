@@ -3,7 +3,7 @@
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -52,15 +52,25 @@ def fitted(target: Target, value: Tensor, size: tuple[int, int], fit: Preprocess
     return target.move(pixels[None], fit.maps(torch.tensor([size])), fit.image_size)[0]  # H W
 
 
-class SampleLayout:
-    """Where the image and the pixels of targets of one sample lie in a row of bytes; the image is called ""."""
+def also_called(number: int) -> str:
+    """The name in a `SampleLayout` of an image at another size: no field of a schema begins so."""
+    return f" {number}"
 
-    def __init__(self, fit: Preprocess, schema: Schema) -> None:
+
+class SampleLayout:
+    """Where the image and the pixels of targets of one sample lie in a row of bytes; the image is called "".
+
+    `more` are other ways to fit it, for images that are wanted at several sizes.
+    """
+
+    def __init__(self, fit: Preprocess, schema: Schema, more: Sequence[Preprocess] = ()) -> None:
         self.parts: dict[str, tuple[int, int, torch.dtype, tuple[int, ...]]] = {}
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"": (torch.uint8, (fit.channels, *fit.image_size))}
         for name, target in dense_fields(schema).items():
             assert target.dense is not None  # noqa: S101  (just chosen by that)
             shapes[name] = (target.dense, fit.image_size)
+        for number, other in enumerate(more):
+            shapes[also_called(number)] = (torch.uint8, (other.channels, *other.image_size))
         self.stride = 0
         for name, (dtype, shape) in shapes.items():
             count = prod(shape) * dtype.itemsize

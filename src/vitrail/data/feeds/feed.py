@@ -69,6 +69,19 @@ def aspect_of(sizes: Tensor, stored: tuple[int, int]) -> Tensor:
     return (sizes[:, 1] / sizes[:, 0]) / (width / height)
 
 
+def moved(schema: Schema, targets: Targets, stored: Preprocess, sizes: Tensor) -> dict[str, Tensor]:
+    """Targets M ..., moved as the pixels of their images, of these heights and widths M 2, were when they were fitted.
+
+    Those with a value for each pixel are read and moved elsewhere, and are left out.
+    """
+    maps = stored.maps(sizes).view(-1, 2, 3)
+    return {
+        name: target.move(targets[name], maps, stored.image_size)
+        for name, target in schema.items()
+        if target.dense is None
+    }
+
+
 class _Ready(NamedTuple):
     batch: Batch
     copied: torch.cuda.Event | None  # set when the copy to the device has been made

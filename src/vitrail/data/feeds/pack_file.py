@@ -7,9 +7,11 @@ A reader finds all of it or nothing.
 
 import hashlib
 import json
+import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +25,7 @@ from vitrail.strict_json import to_json
 FORMAT = 1
 MAGIC = b"VITRAIL\n"
 _TAIL = struct.Struct("<32sQ8s")
+_READ = 4 << 20  # bytes that are read at a time
 _SPOT_CHECK = 128 << 20  # bytes that `read` checks by itself: a tenth of a second
 
 
@@ -43,8 +46,68 @@ def _write(path: Path, blocks: Iterable[Tensor], about: Callable[[], Mapping[str
             data = block.contiguous().numpy().data.cast("B")
             file.write(data)
             checks.append([data.nbytes, zlib.crc32(data)])
-        footer = to_json({"format": FORMAT, "about": about(), "blocks": checks}, ascii_only=True).encode()
-        file.write(footer + _TAIL.pack(hashlib.sha256(footer).digest(), len(footer), MAGIC))
+        _close(file, checks, about())
+
+
+def _close(file: IO[bytes], checks: Sequence[Sequence[int]], about: Mapping[str, Any]) -> None:
+    footer = to_json({"format": FORMAT, "about": about, "blocks": checks}, ascii_only=True).encode()
+    file.write(footer + _TAIL.pack(hashlib.sha256(footer).digest(), len(footer), MAGIC))
+
+
+class Rows:
+    """The pixels of a file under construction: images of one size, each written to its row, in any order.
+
+    `pixels` are mapped, so that rows that were written can be read before the file is complete. Checksums are computed
+    by threads as soon as all rows of a block are there.
+    """
+
+    def __init__(self, path: Path, *, rows: int, size: int, together: int) -> None:
+        with path.open("wb") as new:
+            os.ftruncate(new.fileno(), rows * size)
+        self._file = path.open("r+b", buffering=0)
+        self._size, self._together = size, max(1, together)
+        self._missing = [min(self._together, rows - first) for first in range(0, rows, self._together)]
+        self._checks: dict[int, Future[int]] = {}
+        self._threads = ThreadPoolExecutor(2, "checksum")
+        self.pixels = torch.from_file(str(path), shared=True, size=rows * size, dtype=torch.uint8) if rows else None
+
+    def put(self, row: int, images: Tensor) -> None:
+        """Writes images that follow each other, M C H W uint8, from a row on."""
+        data = images.contiguous().numpy().data.cast("B")
+        at = row * self._size
+        while data:
+            written = os.pwrite(self._file.fileno(), data, at)
+            data, at = data[written:], at + written
+        for done in range(row, row + len(images)):
+            block = done // self._together
+            self._missing[block] -= 1
+            if not self._missing[block]:
+                self._checks[block] = self._threads.submit(self._check, block)
+
+    def finish(self, rows: int, about: Mapping[str, Any]) -> None:
+        """Ends the file after so many rows, with its description; rows that were never written are zero."""
+        os.ftruncate(self._file.fileno(), rows * self._size)
+        blocks = range(-(-rows // self._together))
+        whole = {block: self._checks.get(block) for block in blocks}
+        if blocks and rows % self._together:
+            whole[blocks[-1]] = None  # it may have been cut off
+        found = {block: one or self._threads.submit(self._check, block) for block, one in whole.items()}
+        sizes = [self._size * min(self._together, rows - block * self._together) for block in blocks]
+        checks = [[size, found[block].result()] for block, size in zip(blocks, sizes, strict=True)]
+        self._file.seek(0, os.SEEK_END)
+        _close(self._file, checks, about)
+
+    def close(self) -> None:
+        """Ends the threads, and closes the file as it is."""
+        self._threads.shutdown(cancel_futures=True)
+        self._file.close()
+
+    def _check(self, block: int) -> int:
+        first, checksum = block * self._together * self._size, 0
+        for start in range(first, first + self._together * self._size, _READ):
+            count = min(_READ, first + self._together * self._size - start)
+            checksum = zlib.crc32(os.pread(self._file.fileno(), count, start), checksum)
+        return checksum
 
 
 def read(path: Path, *, whole: bool = False) -> tuple[Tensor, Mapping[str, Any]]:

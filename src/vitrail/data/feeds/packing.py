@@ -1,12 +1,12 @@
 """Packed images: every image of a data set decoded once, at one size, uint8, mapped into memory."""
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.config import from_dict, to_dict
+from vitrail.config import from_dict
 from vitrail.data.broken import Skipped, Tally, named
 from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Subset, Targets, target_digest
 from vitrail.data.feeds import pack_file
-from vitrail.data.feeds.decode_blocks import decode_blocks, usable_cores
+from vitrail.data.feeds.cold import Progress, Wanted, build, rows_in
+from vitrail.data.feeds.decode_blocks import usable_cores
 from vitrail.data.feeds.dense import dense_bytes, pack_targets
-from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry
+from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry, moved
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.data.targets import Schema
@@ -29,11 +30,8 @@ from vitrail.errors import DataError, Notice
 from vitrail.locks import locked
 from vitrail.report import show
 
-_BLOCK = 4 << 20  # bytes of pixels that are written and checked together
 _IN_MEMORY = 1 << 30  # bytes: arrays that fit are converted without a file
 _CHECKED = 256 << 20  # bytes in memory that a checksum reads: a fraction of a second
-
-Progress = Callable[[int, int], None]  # images done, and of how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +90,7 @@ def pack(
     verify: bool = False,
     tally: Tally | None = None,
     whole: bool = False,
+    beside: Sequence[tuple[Dataset, Preprocess]] = (),
 ) -> Packed:
     """All images of a data set at one size: decoded the first time, mapped from a file after that.
 
@@ -99,19 +98,23 @@ def pack(
     changed or the file is damaged (`verify` checks every byte). Images that cannot be read are left out and listed;
     too many are an error: `tally` counts those of all splits of a source; without one, only this data set counts.
     Images that are in memory already need no file. The same images with other targets are not decoded again. With
-    `whole`, all images that a random part was chosen from are packed, so that another seed decodes nothing.
+    `whole`, all images that a random part was chosen from are packed, so that another seed decodes nothing. Where they
+    have to be decoded, those of `beside`, which are parts of them, are packed in their own ways at the same time.
     """
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} has no images")
     options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
-    found = _images(dataset, geometry(fit), tally=tally, whole=whole, **options)
+    found = _images(dataset, geometry(fit), tally=tally, whole=whole, beside=beside, **options)
     folder, workers = folder or default_folder(), workers or min(32, usable_cores())
     try:
         dense = pack_targets(dataset, found.ids, found.sizes, found.stored, folder=folder, workers=workers)
     except OSError as error:
         needed = len(found) * dense_bytes(dataset.schema, found.stored.image_size)
-        raise _not_written(folder / "targets", error, needed) from error
-    targets = _moved(dataset, found) | {name: one.values for name, one in dense.items()}
+        raise not_written(folder / "targets", error, needed) from error
+    plain = {name: values[found.ids] for name, values in dataset.targets.items() if name not in dense}
+    targets = moved(dataset.schema, plain, found.stored, found.sizes) | {
+        name: one.values for name, one in dense.items()
+    }
     checksums = {name: one.checksum for name, one in dense.items()}
     return replace(found, targets=targets, schema=dataset.schema, target_pixels=checksums)
 
@@ -126,24 +129,46 @@ def _images(
     workers: int | None,
     progress: Progress | None,
     verify: bool,
+    beside: Sequence[tuple[Dataset, Preprocess]],
 ) -> Packed:
     """The packed images of a data set, without their targets."""
     options: dict[str, Any] = {"folder": folder, "workers": workers, "progress": progress, "verify": verify}
+    options["beside"] = beside
     if isinstance(dataset, Retargeted):
         return _images(dataset.whole, fit, tally=tally, whole=whole, **options)
     if whole and dataset.array is None and isinstance(dataset, RandomSubset):
         return _selected(dataset, _images(dataset.whole, fit, tally=tally, whole=False, **options))
     tally = tally or Tally(len(dataset))
-    path, array = pack_path(dataset, fit, folder), dataset.array
-    if path is None:
+    wanted, array = wanted_file(dataset, fit, folder), dataset.array
+    if wanted is None:
         assert array is not None  # noqa: S101  (only arrays need no file)
         sizes = torch.tensor(array.shape[2:], dtype=torch.int32).expand(len(array), 2)
         return _packed(dataset, _converted(array, fit, progress), sizes, fit, broken={})
-    expected = {"fingerprint": dataset.image_fingerprint, "fit": to_dict(fit), "count": len(dataset)}
+    missing = missing_parts(wanted, beside, folder)
     try:
-        return _kept(dataset, path, expected, workers=workers, progress=progress, verify=verify, tally=tally)
+        return _kept(wanted, missing, workers=workers, progress=progress, verify=verify, tally=tally)
     except OSError as error:
-        raise _not_written(path, error, _count(dataset, fit)) from error
+        raise not_written(
+            wanted.path, error, sum(_count(one.dataset, one.fit) for one in [wanted, *missing])
+        ) from error
+
+
+def wanted_file(dataset: Dataset, fit: Preprocess, folder: Path | None = None) -> Wanted | None:
+    """The file that a data set is packed into, and what is in it; None where its images need none."""
+    path = pack_path(dataset, fit, folder)
+    return None if path is None else Wanted(dataset=dataset, fit=geometry(fit), path=path)
+
+
+def missing_parts(wanted: Wanted, beside: Sequence[tuple[Dataset, Preprocess]], folder: Path | None) -> list[Wanted]:
+    """The files of `beside` that do not exist and can be made while the images of `wanted` are decoded."""
+    found: dict[Path, Wanted] = {}
+    for dataset, fit in beside:
+        while isinstance(dataset, Retargeted):
+            dataset = dataset.whole  # noqa: PLW2901
+        if dataset.array is None and (one := wanted_file(dataset, fit, folder)) is not None:
+            new = one.path != wanted.path and not one.path.exists()
+            found |= {one.path: one} if new and rows_in(wanted.dataset, dataset) is not None else {}
+    return list(found.values())
 
 
 def pack_path(dataset: Dataset, fit: Preprocess, folder: Path | None = None) -> Path | None:
@@ -160,9 +185,8 @@ def _count(dataset: Dataset, fit: Preprocess) -> int:
 
 
 def _kept(
-    dataset: Dataset,
-    path: Path,
-    expected: dict[str, Any],
+    wanted: Wanted,
+    missing: Sequence[Wanted],
     *,
     workers: int | None,
     progress: Progress | None,
@@ -170,20 +194,39 @@ def _kept(
     tally: Tally,
 ) -> Packed:
     """The packed images of a file, which is built first where it is missing or cannot be used."""
+    path = wanted.path
     try:
-        return _counted(_open(dataset, path, expected, verify=verify), tally)
+        return _counted(_open(wanted, verify=verify), tally)
     except FileNotFoundError:
         pass
     except pack_file.Unusable as reason:
         warnings.warn(f"{path} is rebuilt: {reason}", Notice, stacklevel=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f".{path.name}.lock"), what=str(path), wait=True):
+    with building([wanted, *missing]):
         try:
-            found = _open(dataset, path, expected, verify=verify)  # another process may have built it meanwhile
+            found = _open(wanted, verify=verify)  # another process may have built it meanwhile
             return _counted(found, tally)
         except (FileNotFoundError, pack_file.Unusable):
-            _build(dataset, path, expected, workers=workers, progress=progress, tally=tally)
-    return _open(dataset, path, expected, verify=False)
+            build(wanted, missing, workers=workers, progress=progress, tally=tally)
+    return _open(wanted, verify=False)
+
+
+@contextlib.contextmanager
+def building(files: Sequence[Wanted]) -> Iterator[None]:
+    """Keeps other processes from building the same files."""
+    with contextlib.ExitStack() as locks:
+        for path in (one.path for one in files):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(locked(path.with_name(f".{path.name}.lock"), what=str(path), wait=True))
+        yield
+
+
+def is_packed(wanted: Wanted) -> bool:
+    """Whether a file of these images exists and can be used."""
+    try:
+        _open(wanted, verify=False)
+    except (OSError, pack_file.Unusable):
+        return False
+    return True
 
 
 def _counted(packed: Packed, tally: Tally) -> Packed:
@@ -204,7 +247,8 @@ def _file_name(dataset: Dataset, fit: Preprocess) -> str:
     return f"{name}-{fit.image_size[0]}x{fit.image_size[1]}x{fit.channels}-{origin}.pack"
 
 
-def _not_written(path: Path, error: OSError, count: int) -> DataError:
+def not_written(path: Path, error: OSError, count: int) -> DataError:
+    """The error of a disk that does not take packed images of so many bytes."""
     cause = error.__cause__ or error
     reason = getattr(cause, "strerror", None) or cause
     return DataError(
@@ -233,23 +277,13 @@ def _packed(
     )
 
 
-def _moved(dataset: Dataset, found: Packed) -> dict[str, Tensor]:
-    """The targets of packed images, moved as their pixels were when they were fitted; without dense ones."""
-    maps, size = found.stored.maps(found.sizes), found.stored.image_size
-    return {
-        name: target.move(dataset.targets[name][found.ids], maps, size)
-        for name, target in dataset.schema.items()
-        if target.dense is None
-    }
-
-
 def _selected(part: RandomSubset, whole: Packed) -> Packed:
     """The images of a part, as rows of the images of its whole."""
     row_of, reasons = {number: row for row, number in enumerate(whole.ids.tolist())}, dict(whole.skipped)
     broken = {at: reasons[part.where(at)] for at, number in enumerate(part.indices) if number not in row_of}
     rows = torch.tensor([row_of[number] for number in part.indices if number in row_of], dtype=torch.int64)
     found = _packed(part, whole.images, whole.sizes[rows], whole.stored, broken=broken, pixels=whole.pixels)
-    return replace(found, rows=rows)
+    return replace(found, rows=rows if whole.rows is None else whole.rows[rows])
 
 
 def _named(dataset: Dataset, broken: dict[int, str]) -> Skipped:
@@ -269,50 +303,18 @@ def _converted(array: Tensor, fit: Preprocess, progress: Progress | None) -> Ten
     return result
 
 
-def _open(dataset: Dataset, path: Path, expected: dict[str, Any], *, verify: bool) -> Packed:
+def _open(wanted: Wanted, *, verify: bool) -> Packed:
     """The packed images of a file that is whole and of this data set; Unusable or OSError otherwise."""
-    pixels, about = pack_file.read(path, whole=verify)
+    dataset, expected = wanted.dataset, wanted.expected
+    pixels, about = pack_file.read(wanted.path, whole=verify)
     if {key: about.get(key) for key in expected} != expected:
         raise pack_file.Unusable("the data set, or the part of it that is used, has changed")
     broken = {int(index): reason for index, reason in about["broken"].items()}
     fit = from_dict(Preprocess, expected["fit"])
-    images = pixels.view(len(dataset) - len(broken), fit.channels, *fit.image_size)  # M C H W
+    images = pixels.view(-1, fit.channels, *fit.image_size)  # M C H W; or N, where broken images have rows, too
     sizes = torch.from_numpy(np.frombuffer(base64.b64decode(about["sizes"]), np.int32).reshape(-1, 2).copy())
-    return _packed(dataset, images, sizes, fit, broken=broken, pixels=about["pixels"])
-
-
-def _build(
-    dataset: Dataset,
-    path: Path,
-    expected: dict[str, Any],
-    *,
-    workers: int | None,
-    progress: Progress | None,
-    tally: Tally,
-) -> None:
-    fit = from_dict(Preprocess, expected["fit"])
-    pixels = fit.channels * fit.image_size[0] * fit.image_size[1]
-    needed, free = len(dataset) * pixels, shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise OSError(None, f"only {show(free, 'bytes')} are free")
-    broken: dict[int, str] = {}
-    sizes: list[tuple[int, int]] = []
-
-    def blocks() -> Iterator[Tensor]:
-        done = 0
-        for block in decode_blocks(dataset, fit, workers=workers, size=max(1, _BLOCK // pixels)):
-            sizes.extend(block.sizes)
-            new = {done + row: why for row, why in block.broken.items()}
-            tally.add(_named(dataset, new))
-            broken.update(new)
-            done += len(block.answers)
-            if block.sizes:
-                yield block.good
-            if progress is not None:
-                progress(done, len(dataset))
-
-    def about() -> dict[str, Any]:
-        stored = base64.b64encode(torch.tensor(sizes, dtype=torch.int32).numpy().tobytes()).decode()
-        return expected | {"broken": broken, "sizes": stored}
-
-    pack_file.write(path, blocks(), about)
+    rows = None
+    if broken and len(images) == len(dataset):
+        rows = torch.tensor([index for index in range(len(dataset)) if index not in broken], dtype=torch.int64)
+        sizes = sizes[rows]
+    return replace(_packed(dataset, images, sizes, fit, broken=broken, pixels=about["pixels"]), rows=rows)

@@ -21,7 +21,7 @@ from vitrail.data.broken import Skipped, Tally
 from vitrail.data.dataset import Batch, Dataset, Targets, digest
 from vitrail.data.feeds.decode_pool import DecodePool, Done, Task
 from vitrail.data.feeds.dense import SampleLayout
-from vitrail.data.feeds.feed import Feed, ImageSet, aspect_of, geometry
+from vitrail.data.feeds.feed import Feed, ImageSet, aspect_of, geometry, moved
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import DataError, Notice
 
@@ -85,12 +85,9 @@ class Streamed(ImageSet):
         if self._aspects is not None:
             values = aspect_of(sizes, self.stored.image_size)
             self._aspects[ids.to(self._aspects.device)] = values.to(self._aspects.device)
-        maps = self.stored.maps(sizes).view(-1, 2, 3)
-        targets = {
-            name: dense[name] if name in dense else target.move(self.targets[name][ids], maps, self.stored.image_size)
-            for name, target in self.schema.items()
-        }
-        return Batch(images, targets, ids)
+        plain = {name: values[ids] for name, values in self.targets.items() if name not in dense}
+        found = {**moved(self.schema, plain, self.stored, sizes), **dense}
+        return Batch(images, {name: found[name] for name in self.schema}, ids)
 
 
 @dataclass
