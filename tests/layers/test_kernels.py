@@ -19,18 +19,26 @@ from vitrail.layers.norm import LayerNormConfig
 GRID, DIM = (4, 6), 32
 
 
-def gelu(x, bias):
-    return F.gelu(x + bias)
+def gelu(x, bias, seed=None, rate=0.0):
+    """The same as the kernel, but for which numbers are dropped."""
+    return F.gelu(x + bias) * mask_of(x.shape, seed, rate)
 
 
-def attention(qkv, bias, heads, grid, size, shift, scale):
-    """The same as the kernel, with the operators of the layer."""
+def mask_of(shape, seed, rate):
+    if seed is None:
+        return 1.0
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(seed.item())) >= rate) / (1 - rate)
+
+
+def attention(qkv, bias, heads, grid, size, shift, scale, seed=None, rate=0.0):
+    """The same as the kernel, with the operators of the layer; outputs are dropped in place of weights."""
     windows = Windows(tuple(grid), tuple(size), tuple(shift), "masked")
     q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in windows.cut(qkv).chunk(3, dim=-1))
     count = size[0] * size[1]
     bias = qkv.new_zeros(heads, count, count) if bias is None else bias
     layer = types.SimpleNamespace(relative=lambda _: bias, scale=scale)
-    return windows.joined(WindowAttention._within(layer, q, k, v, windows, 0)).contiguous()
+    mixed = windows.joined(WindowAttention._within(layer, q, k, v, windows, 0))
+    return (mixed * mask_of(mixed.shape, seed, rate)).contiguous()
 
 
 def levels(values, points, shares, rows, columns):
@@ -61,7 +69,7 @@ def on_cpu(monkeypatch):
     with torch.library._scoped_library("vitrail", "IMPL") as library:
         backward = {
             "bias_gelu": gelu,
-            "bias_gelu_backward": lambda grad, x, bias: gradients(gelu, grad, (x, bias)),
+            "bias_gelu_backward": lambda grad, x, bias, *options: gradients(gelu, grad, (x, bias), options),
             "window_attention": attention,
             "window_attention_backward": lambda grad, qkv, bias, *options: gradients(
                 attention, grad, (qkv, bias), options
@@ -128,6 +136,38 @@ def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, c
     monkeypatch.setattr(kernels, "suits", lambda _: False)
     for one, expected in zip(found, trained(build()), strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("build", [softmax_layer, mlp_layer])
+def test_dropout_is_the_kernels_where_it_may_be(on_cpu, monkeypatch, build, compiled):
+    """Both passes get the same random numbers; others in the next step, none in evaluation."""
+    monkeypatch.setattr(kernels, "DROPOUT", True)
+    layer = build(dropout=0.4)
+    layer.train()
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+    torch.manual_seed(1)
+    tokens = torch.randn(2, GRID[0] * GRID[1], DIM, requires_grad=True)
+
+    def step():
+        torch.manual_seed(2)
+        out = run(tokens, GRID)
+        out.sum().backward()
+        return out.detach()
+
+    first = step()
+    assert torch.equal(first, step())
+    assert len(on_cpu) == 4
+    torch.manual_seed(3)
+    assert not torch.equal(first, run(tokens, GRID))
+    small = 1e-2 * torch.randn_like(tokens)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        beyond = run(tokens + small, GRID)
+    slope = (tokens.grad / 2 * small).sum()
+    torch.testing.assert_close((beyond - first).sum(), slope, rtol=0.05, atol=1e-2)
+    layer.eval()
+    assert torch.equal(layer(tokens, GRID), layer(tokens, GRID))
 
 
 @pytest.mark.parametrize(

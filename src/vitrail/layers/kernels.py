@@ -18,12 +18,17 @@ LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than G
 WIDTHS = (16, 32, 64)  # sizes of a head
 # Sizes of a head that samples points. Written for 8, 16, 32 and 64; none is used until it has been run on a GPU.
 SAMPLED_WIDTHS: tuple[int, ...] = ()
+# Whether kernels that apply dropout are used: not until they have been run on a GPU.
+DROPOUT = False
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
 
-torch.library.define("vitrail::bias_gelu", "(Tensor x, Tensor bias) -> Tensor")
-torch.library.define("vitrail::bias_gelu_backward", "(Tensor grad, Tensor x, Tensor bias) -> (Tensor, Tensor)")
-_WINDOWS = "Tensor qkv, Tensor? bias, int heads, SymInt[] grid, SymInt[] size, SymInt[] shift, float scale"
+_DROPOUT = "Tensor? seed=None, float rate=0.0"
+torch.library.define("vitrail::bias_gelu", f"(Tensor x, Tensor bias, {_DROPOUT}) -> Tensor")
+torch.library.define(
+    "vitrail::bias_gelu_backward", f"(Tensor grad, Tensor x, Tensor bias, {_DROPOUT}) -> (Tensor, Tensor)"
+)
+_WINDOWS = f"Tensor qkv, Tensor? bias, int heads, SymInt[] grid, SymInt[] size, SymInt[] shift, float scale, {_DROPOUT}"
 torch.library.define("vitrail::window_attention", f"({_WINDOWS}) -> Tensor")
 torch.library.define("vitrail::window_attention_backward", f"(Tensor grad, {_WINDOWS}) -> (Tensor, Tensor)")
 
@@ -59,19 +64,25 @@ if _INSTALLED:  # elsewhere never called; this imports the compiler, which takes
     _new_enough = torch.compiler.assume_constant_result(_new_enough)
 
 
-def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """Exact GELU of x + bias: ... H and H -> ... H."""
-    return torch.ops.vitrail.bias_gelu(x, bias)
+def bias_gelu(x: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+    """Exact GELU of x + bias, then dropout: ... H and H -> ... H."""
+    return torch.ops.vitrail.bias_gelu(x, bias, *_random(x, dropout))
+
+
+def _random(x: Tensor, dropout: float) -> tuple[Tensor, float] | tuple[()]:
+    """A seed for a kernel, from the generator of the device, and the share that is dropped; nothing for none."""
+    return (torch.randint(1 << 31, (1,), dtype=torch.int32, device=x.device), dropout) if dropout > 0 else ()
 
 
 def window_attention(
-    qkv: Tensor, bias: Tensor | None, *, num_heads: int, grid: Grid, size: Grid, shift: Grid, scale: float
-) -> Tensor:
+    qkv: Tensor, bias: Tensor | None, *, num_heads: int, grid: Grid, size: Grid, shift: Grid, scale: float,
+    dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Softmax attention within windows; their size divides the grid: B N 3Ad and A w w -> B N Ad.
 
-    In shifted windows, patches from opposite edges of the grid do not attend to each other.
+    In shifted windows, patches from opposite edges of the grid do not attend to each other. Dropout is of the weights.
     """
-    return torch.ops.vitrail.window_attention(qkv, bias, num_heads, grid, size, shift, scale)
+    return torch.ops.vitrail.window_attention(qkv, bias, num_heads, grid, size, shift, scale, *_random(qkv, dropout))
 
 
 def sample_levels(values: Tensor, points: Tensor, shares: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -85,38 +96,43 @@ def sample_levels(values: Tensor, points: Tensor, shares: Tensor, grids: Sequenc
 
 
 @torch.library.impl("vitrail::bias_gelu", "CUDA")
-def _bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+def _bias_gelu(x: Tensor, bias: Tensor, seed: Tensor | None = None, rate: float = 0.0) -> Tensor:
     from vitrail.layers import triton_gelu  # noqa: PLC0415
 
-    return triton_gelu.forward(x.contiguous(), bias)
+    return triton_gelu.forward(x.contiguous(), bias, seed, rate)
 
 
 @torch.library.impl("vitrail::bias_gelu_backward", "CUDA")
-def _bias_gelu_backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _bias_gelu_backward(
+    grad: Tensor, x: Tensor, bias: Tensor, seed: Tensor | None = None, rate: float = 0.0
+) -> tuple[Tensor, Tensor]:
     from vitrail.layers import triton_gelu  # noqa: PLC0415
 
-    return triton_gelu.backward(grad.contiguous(), x.contiguous(), bias)
+    return triton_gelu.backward(grad.contiguous(), x.contiguous(), bias, seed, rate)
 
 
 @torch.library.impl("vitrail::window_attention", "CUDA")
 def _window_attention(  # noqa: PLR0917
-    qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float
-) -> Tensor:
+    qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float,
+    seed: Tensor | None = None, rate: float = 0.0,
+) -> Tensor:  # fmt: skip
     from vitrail.layers import triton_windows as kernels  # noqa: PLC0415
 
     bias = None if bias is None else bias.contiguous()
-    return kernels.forward(qkv.contiguous(), bias, heads, kernels.Windows(grid, size, shift), scale)
+    dropout = None if seed is None else kernels.Dropout(seed, rate)
+    return kernels.forward(qkv.contiguous(), bias, heads, kernels.Windows(grid, size, shift), scale, dropout)
 
 
 @torch.library.impl("vitrail::window_attention_backward", "CUDA")
 def _window_attention_backward(  # noqa: PLR0917
-    grad: Tensor, qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, qkv: Tensor, bias: Tensor | None, heads: int, grid: Any, size: Any, shift: Any, scale: float,
+    seed: Tensor | None = None, rate: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     from vitrail.layers import triton_windows as kernels  # noqa: PLC0415
 
     bias = None if bias is None else bias.contiguous()
-    windows = kernels.Windows(grid, size, shift)
-    return kernels.backward(grad.contiguous(), qkv.contiguous(), bias, heads, windows, scale)
+    windows, dropout = kernels.Windows(grid, size, shift), None if seed is None else kernels.Dropout(seed, rate)
+    return kernels.backward(grad.contiguous(), qkv.contiguous(), bias, heads, windows, scale, dropout)
 
 
 @torch.library.impl("vitrail::sample_levels", "CUDA")
@@ -138,12 +154,12 @@ def _sample_levels_backward(  # noqa: PLR0917
 
 
 @torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]
-def _bias_gelu_shape(x: Tensor, bias: Tensor) -> Tensor:
+def _bias_gelu_shape(x: Tensor, bias: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.register_fake("vitrail::bias_gelu_backward")  # type: ignore[untyped-decorator]
-def _bias_gelu_backward_shape(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _bias_gelu_backward_shape(grad: Tensor, x: Tensor, bias: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(bias)
 
 
@@ -170,23 +186,31 @@ def _sample_levels_backward_shape(
     return values.new_empty(values.shape), points.new_empty(points.shape), shares.new_empty(shares.shape)
 
 
-def _keep_gelu(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _keep_gelu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, bias, seed, ctx.rate = inputs
+    ctx.save_for_backward(x, bias, seed)
 
 
-def _gelu_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.ops.vitrail.bias_gelu_backward(grad, *ctx.saved_tensors)
+def _gelu_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, bias, seed = ctx.saved_tensors
+    return *torch.ops.vitrail.bias_gelu_backward(grad, x, bias, *_again(seed, ctx.rate)), None, None
+
+
+def _again(seed: Tensor | None, rate: float) -> tuple[Tensor, float] | tuple[()]:
+    """The same random numbers as in the forward pass, or none."""
+    return () if seed is None else (seed, rate)
 
 
 def _keep_windows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    qkv, bias, *ctx.options = inputs
-    ctx.save_for_backward(qkv, bias)
+    qkv, bias, *ctx.options, seed, ctx.rate = inputs
+    ctx.save_for_backward(qkv, bias, seed)
 
 
 def _windows_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    qkv, bias = ctx.saved_tensors
-    grad_qkv, grad_bias = torch.ops.vitrail.window_attention_backward(grad, qkv, bias, *ctx.options)
-    return grad_qkv, None if bias is None else grad_bias.to(bias.dtype), None, None, None, None, None
+    qkv, bias, seed = ctx.saved_tensors
+    random = _again(seed, ctx.rate)
+    grad_qkv, grad_bias = torch.ops.vitrail.window_attention_backward(grad, qkv, bias, *ctx.options, *random)
+    return grad_qkv, None if bias is None else grad_bias.to(bias.dtype), *[None] * 7
 
 
 def _keep_levels(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -84,19 +84,21 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
-        return self.drop(self.fc2(self.norm(self.drop(self._hidden(tokens)))))
+        return self.drop(self.fc2(self.norm(self._hidden(tokens))))
 
     def _hidden(self, tokens: Tensor) -> Tensor:
-        """The activated hidden layer: B N D -> B N H."""
+        """The activated hidden layer, after dropout: B N D -> B N H."""
         if kernels.suits(tokens) and self._has_kernel(tokens):
-            return kernels.bias_gelu(F.linear(tokens, self.fc1.weight), self.fc1.bias)
-        return activate(self.fc1(tokens), self.activation)
+            dropout = self.drop.p if self.training else 0.0
+            return kernels.bias_gelu(F.linear(tokens, self.fc1.weight), self.fc1.bias, dropout)
+        return self.drop(activate(self.fc1(tokens), self.activation))
 
     def _has_kernel(self, tokens: Tensor) -> bool:
-        """Whether the Triton kernel is faster: exact GELU of many numbers, without dropout."""
+        """Whether the Triton kernel is faster: exact GELU of many numbers."""
         size = tokens.numel() // self.fc1.in_features * self.fc1.out_features
-        dropout = self.training and self.drop.p > 0  # torch.compile fuses it with the plain GELU
-        return self.activation == "gelu" and kernels.plain(self.fc1) and not dropout and size >= kernels.LARGE
+        random = self.training and self.drop.p > 0
+        fits = self.activation == "gelu" and kernels.plain(self.fc1) and (kernels.DROPOUT or not random)
+        return fits and size >= kernels.LARGE
 
 
 class SwiGLU(nn.Module):

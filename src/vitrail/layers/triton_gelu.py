@@ -2,6 +2,8 @@
 # ruff: noqa: N803, PLR0917  (a kernel has as many arguments as it reads; constants of a kernel are in capitals)
 """Triton kernels for GELU(x + bias): the forward pass, and the backward pass with the gradient of the bias.
 
+Both can apply dropout: which numbers are dropped follows from a seed and their place, so that no mask is stored.
+
 The normal distribution function is a fit: its absolute error is below 2e-6 and its relative error below 8e-6 for
 x > -5, far less than the rounding of bfloat16 and float16, with half the instructions of erf.
 """
@@ -13,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.layers.triton_jit import jit, processors, tl, triton
+from vitrail.layers.triton_jit import jit, kept, processors, threshold, tl, triton
 
 
 class Tuning(NamedTuple):
@@ -38,8 +40,10 @@ def normal(x):
     return tl.where(x < 0, tail, 1.0 - tail)
 
 
-@jit("rows")
-def forward_kernel(x, bias, out, rows, width, M: tl.constexpr, N: tl.constexpr):
+@jit("rows", "dropped")
+def forward_kernel(
+    x, bias, out, seed, rows, width, dropped, scale, M: tl.constexpr, N: tl.constexpr, DROP: tl.constexpr
+):  # fmt: skip
     """The programs (p, j): columns j of the rows p, p + programs, ..., M by N at a time."""
     column = tl.program_id(1) * N + tl.arange(0, N)
     shift = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
@@ -48,11 +52,17 @@ def forward_kernel(x, bias, out, rows, width, M: tl.constexpr, N: tl.constexpr):
         at = row[:, None] * width + column[None, :]
         inside = (row < rows)[:, None] & (column < width)[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) + shift
-        tl.store(out + at, (value * normal(value)).to(out.dtype.element_ty), mask=inside)
+        value *= normal(value)
+        if DROP:
+            value = tl.where(kept(tl.load(seed), at, dropped), value * scale, 0.0)
+        tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
 
 
-@jit("rows")
-def backward_kernel(grad, x, bias, grad_x, grad_bias, rows, width, M: tl.constexpr, N: tl.constexpr):
+@jit("rows", "dropped")
+def backward_kernel(
+    grad, x, bias, grad_x, grad_bias, seed, rows, width, dropped, scale,
+    M: tl.constexpr, N: tl.constexpr, DROP: tl.constexpr,
+):  # fmt: skip
     """As in the forward pass; grad_bias[p] is the sum over the program's rows."""
     column = tl.program_id(1) * N + tl.arange(0, N)
     shift = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
@@ -63,27 +73,38 @@ def backward_kernel(grad, x, bias, grad_x, grad_bias, rows, width, M: tl.constex
         inside = (row < rows)[:, None] & (column < width)[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) + shift
         arrived = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        if DROP:
+            arrived = tl.where(kept(tl.load(seed), at, dropped), arrived * scale, 0.0)
         passed = arrived * (normal(value) + value * (0.39894228 * tl.exp2(-0.72134752 * value * value)))
         summed += passed
         tl.store(grad_x + at, passed.to(grad_x.dtype.element_ty), mask=inside)
     tl.store(grad_bias + tl.program_id(0) * width + column, tl.sum(summed, 0), mask=column < width)
 
 
-def forward(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias): ... H and H -> ... H."""
+def forward(x: Tensor, bias: Tensor, seed: Tensor | None = None, rate: float = 0.0) -> Tensor:
+    """gelu(x + bias): ... H and H -> ... H; with a seed, 1 int32, a share of it is dropped and the rest rescaled."""
     out = torch.empty_like(x)
     grid, tile = _grid(x, FORWARD)
-    forward_kernel[grid](x, bias, out, x.numel() // x.shape[-1], x.shape[-1], **tile)
+    forward_kernel[grid](x, bias, out, *_random(x, seed, rate), **tile, DROP=seed is not None)
     return out
 
 
-def backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def backward(
+    grad: Tensor, x: Tensor, bias: Tensor, seed: Tensor | None = None, rate: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """The gradients of x, ... H, and of the bias, H."""
     grad_x = torch.empty_like(x)
     grid, tile = _grid(x, BACKWARD)
     grad_bias = x.new_empty(grid[0], x.shape[-1], dtype=torch.float32)
-    backward_kernel[grid](grad, x, bias, grad_x, grad_bias, x.numel() // x.shape[-1], x.shape[-1], **tile)
+    random = _random(x, seed, rate)
+    backward_kernel[grid](grad, x, bias, grad_x, grad_bias, *random, **tile, DROP=seed is not None)
     return grad_x, grad_bias.sum(0).to(bias.dtype)
+
+
+def _random(x: Tensor, seed: Tensor | None, rate: float) -> tuple[Tensor, int, int, int, float]:
+    """The arguments that say how large x is, and what is dropped."""
+    width = x.shape[-1]
+    return x if seed is None else seed, x.numel() // width, width, threshold(rate), 1 / (1 - rate)
 
 
 def _grid(x: Tensor, tuning: Tuning) -> tuple[tuple[int, int], dict[str, int]]:

@@ -25,3 +25,21 @@ def jit(*changing: str) -> Callable:
 def processors(device: torch.device) -> int:
     """Number of multiprocessors of a GPU; 1 on a CPU (Triton's interpreter)."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@jit()
+def kept(seed, at, dropped):
+    """Whether dropout keeps the number at a place: a hash of 32 bits, far cheaper than Triton's own random numbers.
+
+    The multipliers and shifts are those of Wellons' `triple32` without its last round.
+    """
+    bits = at.to(tl.uint32) * 0x9E3779B1 + seed.to(tl.uint32)
+    bits = (bits ^ (bits >> 17)) * 0xED5AD4BB
+    bits = (bits ^ (bits >> 11)) * 0xAC4C1B51
+    bits = (bits ^ (bits >> 15)) * 0x31848BAB
+    return (bits ^ (bits >> 14)) >= dropped.to(tl.uint32)
+
+
+def threshold(rate: float) -> int:
+    """The number of hashes, of 2^32, that are dropped at a rate."""
+    return min(round(rate * (1 << 32)), (1 << 32) - 1)

@@ -4,6 +4,7 @@
 
 A program processes windows of one head in a loop and keeps the bias of the head in registers. Tokens are read and
 written in the order of the grid; the shift of the windows is part of the addresses. Softmax is computed in float32.
+Dropout of the weights follows from a seed and the place of a weight, so that no mask is stored.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 from vitrail.layers.patch import Grid
-from vitrail.layers.triton_jit import jit, processors, tl, triton
+from vitrail.layers.triton_jit import jit, kept, processors, threshold, tl, triton
 
 LOG2E = 1.4426950408889634
-CHANGING = ("items", "rows", "columns", "down", "right")
+CHANGING = ("items", "rows", "columns", "down", "right", "dropped")
 
 
 class Tuning(NamedTuple):
@@ -67,11 +68,18 @@ def softmax(q, k, bias, side, seen, factor, SHIFTED: tl.constexpr, DOT: tl.const
     return powers, tl.sum(powers, 1)
 
 
+@jit()
+def stays(seed, item, head, slot, dropped, S: tl.constexpr):
+    """Which weights of a window and head dropout keeps: S S."""
+    at = (item * tl.num_programs(1) + head) * (S * S)
+    return kept(tl.load(seed), at + slot[:, None] * S + slot[None, :], dropped)
+
+
 @jit(*CHANGING)
 def forward_kernel(
-    qkv, bias, out, items, rows, columns, down, right, inner, factor, scale,
+    qkv, bias, out, seed, items, rows, columns, down, right, inner, factor, scale, dropped, rescale,
     P: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, D: tl.constexpr, BIASED: tl.constexpr, SHIFTED: tl.constexpr,
-    DOT: tl.constexpr, STAGES: tl.constexpr,
+    DOT: tl.constexpr, STAGES: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """The programs (p, head): out[token, head] for all windows p, p + programs, ..."""
     head = tl.program_id(1)
@@ -85,15 +93,18 @@ def forward_kernel(
         k = tl.load(at + inner, mask=real, other=0.0)
         v = tl.load(at + 2 * inner, mask=real, other=0.0)
         powers, total = softmax(q, k, added, side, slot < P * Q, factor, SHIFTED, DOT)
+        if DROP:
+            powers = tl.where(stays(seed, item, head, slot, dropped, S), powers * rescale, 0.0)
         mixed = tl.dot(powers.to(v.dtype), v, input_precision=DOT) / total[:, None]
         tl.store(out + token[:, None] * inner + head * D + channel[None, :], mixed.to(out.dtype.element_ty), mask=real)
 
 
 @jit(*CHANGING)
 def backward_kernel(
-    qkv, bias, grad, grad_qkv, grad_bias, items, rows, columns, down, right, inner, factor, scale,
+    qkv, bias, grad, grad_qkv, grad_bias, seed, items, rows, columns, down, right, inner, factor, scale, dropped,
+    rescale,
     P: tl.constexpr, Q: tl.constexpr, S: tl.constexpr, D: tl.constexpr, BIASED: tl.constexpr, SHIFTED: tl.constexpr,
-    DOT: tl.constexpr, STAGES: tl.constexpr,
+    DOT: tl.constexpr, STAGES: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """The programs (p, head): grad_qkv[token, :, head], and grad_bias[p, head], the sum over the program's windows."""
     summed = tl.zeros([S, S], tl.float32)
@@ -109,9 +120,14 @@ def backward_kernel(
         g = tl.load(grad + token[:, None] * inner + head * D + channel[None, :], mask=real, other=0.0)
         powers, total = softmax(q, k, added, side, slot < P * Q, factor, SHIFTED, DOT)
         weights = powers / total[:, None]
-        grad_v = tl.dot(tl.trans(weights.to(g.dtype)), g, input_precision=DOT)
-        tl.store(grad_qkv + where + 2 * inner, grad_v.to(v.dtype), mask=real)
         grad_weights = tl.dot(g, tl.trans(v), input_precision=DOT)
+        used = weights
+        if DROP:
+            stay = stays(seed, item, head, slot, dropped, S)
+            used = tl.where(stay, weights * rescale, 0.0)
+            grad_weights = tl.where(stay, grad_weights * rescale, 0.0)
+        grad_v = tl.dot(tl.trans(used.to(g.dtype)), g, input_precision=DOT)
+        tl.store(grad_qkv + where + 2 * inner, grad_v.to(v.dtype), mask=real)
         grad_logits = weights * (grad_weights - tl.sum(weights * grad_weights, 1)[:, None])
         if BIASED:
             summed += grad_logits
@@ -125,6 +141,13 @@ def backward_kernel(
         tl.store(grad_bias + at + pairs, summed, mask=real & (slot < P * Q)[None, :])
 
 
+class Dropout(NamedTuple):
+    """What is dropped: the seed, 1 int32 on the device, and the share of the weights."""
+
+    seed: Tensor
+    rate: float
+
+
 class Windows(NamedTuple):
     """The grid of patches, the size of a window that fills it, and the shift."""
 
@@ -133,25 +156,28 @@ class Windows(NamedTuple):
     shift: Grid
 
 
-def forward(qkv: Tensor, bias: Tensor | None, heads: int, windows: Windows, scale: float) -> Tensor:
+def forward(
+    qkv: Tensor, bias: Tensor | None, heads: int, windows: Windows, scale: float, dropout: Dropout | None = None
+) -> Tensor:
     """softmax(q k scale + bias) v within windows: B N 3Ad and A w w -> B N Ad."""
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
     tuning = FORWARD[max(_tile(windows), 64)]
     programs = _programs(qkv, heads, windows, tuning)
-    _launch(forward_kernel, (qkv, bias, out), scale, heads, windows, programs, tuning)
+    _launch(forward_kernel, (qkv, bias, out), scale, heads, windows, programs, tuning, dropout)
     return out
 
 
 def backward(
-    grad: Tensor, qkv: Tensor, bias: Tensor | None, heads: int, windows: Windows, scale: float
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor, qkv: Tensor, bias: Tensor | None, heads: int, windows: Windows, scale: float,
+    dropout: Dropout | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of the packed queries, keys and values, B N 3Ad, and of the bias, A w w (empty without one)."""
     grad_qkv = torch.empty_like(qkv)
     tuning = BACKWARD[max(_tile(windows), 64)]
     programs = _programs(qkv, heads, windows, tuning)
     grad_bias = qkv.new_empty(programs, *(() if bias is None else bias.shape), dtype=torch.float32)
     tensors = (qkv, bias, grad, grad_qkv, grad_bias)
-    _launch(backward_kernel, tensors, scale, heads, windows, programs, tuning)
+    _launch(backward_kernel, tensors, scale, heads, windows, programs, tuning, dropout)
     return grad_qkv, grad_bias.sum(0) if bias is not None else grad_bias[:0]
 
 
@@ -171,12 +197,15 @@ def _items(qkv: Tensor, windows: Windows) -> int:
     return qkv.shape[0] * (rows // height) * (columns // width)
 
 
-def _launch(kernel, tensors, scale: float, heads: int, windows: Windows, programs: int, tuning: Tuning) -> None:
+def _launch(
+    kernel, tensors, scale: float, heads: int, windows: Windows, programs: int, tuning: Tuning, dropout: Dropout | None
+) -> None:
     (qkv, bias, *others), (grid, size, shift) = tensors, windows
-    inner = qkv.shape[2] // 3
+    inner, (seed, rate) = qkv.shape[2] // 3, dropout or Dropout(qkv, 0.0)
     kernel[(programs, heads)](
-        qkv, qkv if bias is None else bias, *others, _items(qkv, windows), *grid, *shift, inner, scale * LOG2E, scale,
+        qkv, qkv if bias is None else bias, *others, seed, _items(qkv, windows), *grid, *shift, inner, scale * LOG2E,
+        scale, threshold(rate), 1 / (1 - rate),
         P=size[0], Q=size[1], S=_tile(windows), D=inner // heads,
         BIASED=bias is not None, SHIFTED=tuple(shift) != (0, 0), DOT="ieee" if qkv.dtype == torch.float32 else "tf32",
-        STAGES=tuning.stages, num_warps=tuning.warps,
+        STAGES=tuning.stages, DROP=dropout is not None, num_warps=tuning.warps,
     )  # fmt: skip

@@ -125,7 +125,7 @@ class Watch:
         self.where, self.parts = where, dict[str, Part]()
         self._modules = dict(_parts(model))
         self._moments: list[tuple[str, bool, list[Moment]]] = []  # kind, whether backward, begin and end
-        tree = count(model, blank_images(model, tuple(images.shape[2:]), len(images)))
+        tree = count(model, blank_images(model, (images.shape[2], images.shape[3]), len(images)))
         self._counts = counts = {node.module: node.total for node in _nodes(tree)}
         for module, kind in self._modules.items():
             part = self.parts.setdefault(kind, Part())

@@ -119,9 +119,10 @@ class SoftmaxAttention(MultiHead):
         return q, k, v
 
     def _has_kernel(self, tokens: Tensor) -> bool:
-        """Whether the Triton kernel can be used: few tokens, no positions, norms or dropout inside of attention."""
+        """Whether the Triton kernel can be used: few tokens, no positions or norms inside of attention."""
         fits = self.rope is None and self.relative is None and isinstance(self.q_norm, nn.Identity) and self.fused
-        fits = fits and not (self.training and self.dropout > 0) and self.head_dim in kernels.WIDTHS
+        fits = fits and (kernels.DROPOUT or not (self.training and self.dropout > 0))
+        fits = fits and self.head_dim in kernels.WIDTHS
         return (
             fits and kernels.suits(tokens) and tokens.shape[1] <= kernels.SHORT
         )  # sizes last: a graph may leave them open
@@ -130,8 +131,9 @@ class SoftmaxAttention(MultiHead):
         """The outputs of the heads, concatenated: B P+N D -> B P+N Ad."""
         size = (1, tokens.shape[1])  # one window
         return kernels.window_attention(
-            self.projected(tokens), None, num_heads=self.num_heads, grid=size, size=size, shift=(0, 0), scale=self.scale
-        )
+            self.projected(tokens), None, num_heads=self.num_heads, grid=size, size=size, shift=(0, 0),
+            scale=self.scale, dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
 
     def _bias(self, grid: Grid, dtype: torch.dtype) -> Tensor | None:
         return None if self.relative is None else self.relative(grid).to(dtype)
