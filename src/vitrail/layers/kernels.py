@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.layers.fp8 import Fp8Linear
 from vitrail.layers.patch import Grid
 
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
@@ -52,8 +53,8 @@ def exporting() -> bool:
 
 
 def plain(linear: nn.Module) -> bool:
-    """Whether a layer is exactly nn.Linear, without hooks: its weight and bias can be used without calling it."""
-    return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+    """Whether a layer is a linear map without hooks or changes: its weight and bias can be used without calling it."""
+    return type(linear) in (nn.Linear, Fp8Linear) and not linear._forward_hooks and not linear._forward_pre_hooks
 
 
 def _new_enough(device: int) -> bool:

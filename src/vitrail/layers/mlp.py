@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Choice, Count, Positive
 from vitrail.layers import kernels
+from vitrail.layers.fp8 import without_bias
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
 
@@ -90,7 +91,7 @@ class MLP(nn.Module):
         """The activated hidden layer, after dropout: B N D -> B N H."""
         if kernels.suits(tokens) and self._has_kernel(tokens):
             dropout = self.drop.p if self.training else 0.0
-            return kernels.bias_gelu(F.linear(tokens, self.fc1.weight), self.fc1.bias, dropout)
+            return kernels.bias_gelu(without_bias(self.fc1, tokens), self.fc1.bias, dropout)
         return self.drop(activate(self.fc1(tokens), self.activation))
 
     def _has_kernel(self, tokens: Tensor) -> bool:
