@@ -1,5 +1,7 @@
 """Compilation by forecast: long runs are compiled, short ones and those of a CPU are not."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from support.small_data import photos, split
@@ -7,6 +9,7 @@ from support.small_data import photos, split
 from vitrail.training import compiling
 from vitrail.training.config import TrainConfig
 from vitrail.training.distributed import World, _blocks, spread
+from vitrail.training.logs import Logs
 from vitrail.training.plan import make_plan
 
 
@@ -24,22 +27,27 @@ def test_the_break_even_is_the_cost() -> None:
     assert compiling.forecast(TrainConfig(epochs=1), images + 5, speed=100.0).pays
 
 
-def test_a_plan_gets_a_decision_and_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_gets_a_decision_and_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"image_size": 16, "options": {"dim": 16, "depth": 1, "num_heads": 2}, "compile": "auto"}
     plan = make_plan(split(photos(24)), changes=small)
-    assert compiling.decide(plan, 100, torch.device("cpu")).config.compile is False
+    rest = World(), Logs(tmp_path, silent=True)
+    assert compiling.decide(plan, 100, torch.device("cpu"), *rest).config.compile is False
     monkeypatch.setattr(compiling, "step_speed", lambda *_, **__: 0.1)
-    decided = compiling.decide(plan, 100, torch.device("cuda"))
+    decided = compiling.decide(plan, 100, torch.device("cuda"), *rest)
     assert decided.config.compile is True
     assert "compiled" in decided.notes[-1]
     monkeypatch.setattr(compiling, "step_speed", lambda *_, **__: 1e9)
-    assert compiling.decide(plan, 100, torch.device("cuda")).config.compile is False
+    assert compiling.decide(plan, 100, torch.device("cuda"), *rest).config.compile is False
 
 
 def test_blocks_alone_are_compiled_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(split(photos(24)), changes={"image_size": 16, "options": {"dim": 16, "depth": 2, "num_heads": 2}})
     compiled: list[torch.nn.Module] = []
-    monkeypatch.setattr(torch.nn.Module, "compile", compiled.append)
+
+    def noted(module: torch.nn.Module) -> None:
+        compiled.append(module)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", noted)
     for way, expected in ((False, 0), ("blocks", 2), (True, 1)):
         task = plan.build_task()
         compiled.clear()

@@ -75,6 +75,7 @@ def open_split(
     whole = fit == _stored(plan, plan.data.train, learning=True)
     others = (plan.data.val, plan.data.test) if learning else ()
     beside = [(part, _stored(plan, part, learning=False)) for part in others if part is not None]
+    beside = [(part, size) for part, size in beside if size != fit]
     return open_images(
         dataset, fit, feed=plan.config.feed, tally=tally, progress=progress, whole=whole, beside=beside
     )  # fmt: skip

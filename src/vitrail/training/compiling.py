@@ -7,7 +7,9 @@ import torch
 
 from vitrail.training.config import TrainConfig, change
 from vitrail.training.cost import step_speed
+from vitrail.training.distributed import World
 from vitrail.training.eta import duration
+from vitrail.training.logs import Logs
 from vitrail.training.plan import Plan
 
 SECONDS = 40.0  # the first step of a compiled ViT-S/16 on an H200, more than one that is not
@@ -35,12 +37,11 @@ def forecast(config: TrainConfig, images: int, speed: float) -> Forecast:
     return Forecast(seconds, seconds * (1 - 1 / GAIN) > SECONDS)
 
 
-def decide(plan: Plan, images: int, device: torch.device) -> Plan:
-    """A plan that says whether its model is compiled, where it left that to the forecast; a CPU compiles nothing."""
-    config = plan.config
-    if config.compile != "auto":
-        return plan
+def decide(plan: Plan, images: int, device: torch.device, world: World, logs: Logs) -> Plan:
+    """A plan that says whether its model is compiled, by the forecast, which is said; a CPU compiles nothing."""
     if device.type != "cuda":
-        return replace(plan, config=change(config, {"compile": False}))
-    found = forecast(config, images, step_speed(plan.bare(blank=True), device=device, wanted=config.precision))
-    return replace(plan, config=change(config, {"compile": found.pays}), notes=(*plan.notes, str(found)))
+        return replace(plan, config=change(plan.config, {"compile": False}))
+    speed = step_speed(plan.bare(blank=True), device=device, wanted=plan.config.precision)
+    found = world.collect(forecast(plan.config, images, speed * world.size))[0]  # the same in all processes
+    logs.say(str(found))
+    return replace(plan, config=change(plan.config, {"compile": found.pays}), notes=(*plan.notes, str(found)))

@@ -14,6 +14,8 @@ import torch
 
 from vitrail import __version__
 from vitrail.hardware import CAP
+from vitrail.training.logs import Logs
+from vitrail.training.plan import Plan
 from vitrail.training.state import differences
 
 # Variables that choose between kernels, or how they round.
@@ -69,3 +71,13 @@ def use_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_of(plan: Plan, before: Mapping[str, Any], device: torch.device, logs: Logs) -> int | None:
+    """The number of CPU threads to compute on: that of the recipe, else that with which the run began."""
+    began, usual = before.get("threads"), torch.get_num_threads()
+    if plan.config.threads is not None or began is None or device.type != "cpu":
+        return plan.config.threads
+    if began != usual:
+        logs.say(f"threads: {began}, as at the start of the run, for the same bits; --set threads={usual} overrides")
+    return int(began)

@@ -39,9 +39,9 @@ from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
 from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
 from vitrail.training.compiling import decide
-from vitrail.training.config import TrainConfig, change, usual_name
+from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, World, join, launcher, restarted
-from vitrail.training.environment import changed, environment, use_threads
+from vitrail.training.environment import changed, environment, threads_of, use_threads
 from vitrail.training.ledger import Ledger
 from vitrail.training.linear_head import fit_probe
 from vitrail.training.logs import Logs, Sink
@@ -227,9 +227,9 @@ def _attempt(
         plan, packs = prepare_data(plan, world, logs, background=background)
     if plan.config.compile == "auto":
         with ledger.phase("forecast"):
-            plan = _compiled_or_not(plan, len(packs.train), device, world, logs)
+            plan = decide(plan, len(packs.train), device, world, logs)
     before = Record.read(path).environment if continues else {}
-    with deterministic(plan.config), own_stream(device), use_threads(_threads(plan, before, device, logs)):
+    with deterministic(plan.config), own_stream(device), use_threads(threads_of(plan, before, device, logs)):
         with ledger.phase("build"):
             loop = assemble(plan, packs, path, world=world, device=device, shard=shard, logs=logs, blank=continues)
             loop.expired = expired
@@ -243,15 +243,6 @@ def _attempt(
             world.wait()  # until the best model is written
         with ledger.phase("evaluate"):
             return finish(plan, packs, loop, ended_before=ended_before)
-
-
-def _compiled_or_not(plan: Plan, images: int, device: torch.device, world: World, logs: Logs) -> Plan:
-    """A plan whose forecast says whether its model is compiled: the same in all processes."""
-    decided = decide(plan, images, device)
-    for note in decided.notes[len(plan.notes) :]:
-        logs.say(note)
-    compiled = world.collect(decided.config.compile)[0]
-    return replace(decided, config=change(decided.config, {"compile": compiled}))
 
 
 def _check_keywords(changes: Mapping[str, Any]) -> None:
@@ -276,16 +267,6 @@ def _check_folder(folder: Path) -> None:
     """Refuses a folder that cannot be written, before any work is done."""
     if (why := write_barrier(folder)) is not None:
         raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)")
-
-
-def _threads(plan: Plan, before: Mapping[str, Any], device: torch.device, logs: Logs) -> int | None:
-    """The number of CPU threads to compute on: that of the recipe, else that with which the run began."""
-    began, usual = before.get("threads"), torch.get_num_threads()
-    if plan.config.threads is not None or began is None or device.type != "cpu":
-        return plan.config.threads
-    if began != usual:
-        logs.say(f"threads: {began}, as at the start of the run, for the same bits; --set threads={usual} overrides")
-    return int(began)
 
 
 def _resume(loop: Loop, plan: Plan, before: Mapping[str, Any]) -> Plan:
