@@ -32,6 +32,7 @@ import vitrail
 from vitrail.layers import kernels
 from vitrail.layers.attention import Site, WindowAttention, WindowConfig
 from vitrail.layers.attention.deformable_multiscale import sampled
+from vitrail.layers.fp8 import use_fp8
 from vitrail.layers.patch import Grid
 
 SITES = {  # grid, window, shifted, heads, width of a head
@@ -62,8 +63,10 @@ STEPS: dict[str, dict[str, Any]] = {
         "inference": True, "warm": ("bias_gelu", "bias_gelu + window_attention", "timm"),
     },
     "32 px small": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True},
+    "32 px small, dropout": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True, "dropout": True},
 }  # fmt: skip
 PARTS = ("bias_gelu", "window_attention")
+FP8 = "fp8"  # the linear layers of blocks
 KERNELS = (*PARTS, "sample_levels")
 Run = Callable[[], object]
 DEVICE = "cuda"
@@ -290,14 +293,15 @@ def tune() -> list[dict[str, Any]]:
 def contenders(name: str) -> dict[str, tuple[nn.Module, tuple[str, ...]]]:
     """Models of the same weights, and the kernels that each may use; timm's where it is there."""
     step = STEPS[name]
-    options = {"dropout": 0.0, "attention": {"dropout": 0.0}} if step["size"] == 32 else {}
+    plainly = step["size"] == 32 and not step.get("dropout")
+    options = {"dropout": 0.0, "attention": {"dropout": 0.0}} if plainly else {}
     plain = vitrail.create(step["model"], **options)
     found = {"plain": (plain, ())}
-    ways = (PARTS[:1], PARTS) if step["size"] == 32 or "Swin" in name else (PARTS[:1],)
-    for way in ways:
+    short = step["size"] == 32 or "Swin" in name
+    for way in (PARTS[:1], PARTS) if short else (PARTS[:1], (*PARTS[:1], FP8)):
         model = vitrail.create(step["model"], **options)
         model.load_state_dict(plain.state_dict())
-        found[" + ".join(way)] = (model, way)
+        found[" + ".join(way)] = (use_fp8(model) if FP8 in way else model, way)
     with suppress(ImportError, RuntimeError):  # torchvision, which it needs, may not fit torch
         import timm
 
@@ -317,6 +321,7 @@ def only(parts: tuple[str, ...]) -> None:
     """Layers use these kernels alone, in what is traced and in what was traced so: compiled code looks at it."""
     kernels.suits = SUITS if parts else refuse
     kernels.WIDTHS = WIDTHS if "window_attention" in parts else ()
+    kernels.DROPOUT = bool(parts)
 
 
 def step_of(model: nn.Module, images: Tensor, labels: Tensor, *, recorded: bool) -> Run:

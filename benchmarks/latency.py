@@ -1,0 +1,109 @@
+"""Inference: eager, compiled and recorded as a CUDA graph, beside timm, at batch 1 and at larger batches.
+
+    python benchmarks/latency.py --json latency.json
+    python benchmarks/latency.py --device cpu --models vit_tiny_patch16 --batches 1 --rounds 3 --ways eager
+
+All contenders of a model and batch take turns; ratios are those of rounds, against timm eager: the median, and the
+middle half. Under autocast to bfloat16 on a GPU, float32 on a CPU; random images and weights.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import torch
+from support import peers  # noqa: F401  (timm without operators of torchvision)
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.hardware import autocast
+from vitrail.hardware import precision as choose_precision
+from vitrail.profiling.model_speed import timm_twin
+from vitrail.timing import interleaved, machine, ratios, synchronised
+
+WAYS = ("eager", "compiled", "recorded", "compiled, recorded")
+
+
+def forward(model: nn.Module, images: Tensor, kind: Any, way: str) -> Callable[[], object]:
+    """One forward pass, in one of the ways."""
+    run = torch.compile(model, dynamic=False) if "compiled" in way else model
+
+    def once() -> Tensor:
+        with torch.inference_mode(), autocast(images.device, kind):
+            return run(images)
+
+    if "recorded" not in way:
+        return once
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = once()
+
+    def replay(_keep: object = result) -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def measure(name: str, batch: int, device: torch.device, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    kind = choose_precision(chosen.precision, device)[0]
+    own = vitrail.create(name).to(device).eval()
+    peer, said = timm_twin(name, own)
+    models = {"vitrail": own} | ({} if peer is None else {"timm": peer.to(device).eval()})
+    images = torch.rand(batch, 3, *own.config.image_size, device=device)
+    runs = {}
+    for library, model in models.items():
+        for way in chosen.ways:
+            if device.type == "cuda" or "recorded" not in way:
+                run = forward(model, images, kind, way)
+                runs[f"{library} {way}"] = synchronised(lambda run=run: [run() for _ in range(chosen.times)], device)
+    taken = interleaved(runs, rounds=chosen.rounds)
+    base = "timm eager" if "timm eager" in runs else next(iter(runs))
+    against, rows = ratios(taken, base), []
+    for label, times in taken.items():
+        ms = 1000 * sorted(times)[len(times) // 2] / chosen.times
+        row = {"model": name, "batch": batch, "what": label, "ms": ms, "images_per_s": 1000 * batch / ms}
+        rows.append(row | {"against": base, "times": against[label], "precision": kind})
+        print(
+            f"{name:26s} {batch:5d} {label:28s} {ms:9.3f} ms {row['images_per_s']:10,.1f}/s  {against[label]}",
+            flush=True,
+        )
+    if peer is None:
+        print(said)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--models", nargs="+", default=["vit_base_patch16", "vit_small_patch16", "swin_tiny_patch4_window7"]
+    )
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 256])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--times", type=int, default=10, help="passes of a round")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(chosen.device)
+    rows = [row for name in chosen.models for batch in chosen.batches for row in measure(name, batch, device, chosen)]
+    print(machine())
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"setting": machine(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
