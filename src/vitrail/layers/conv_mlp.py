@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Count, Positive
 from vitrail.layers.conv import depthwise
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.mlp import MLPConfig, activate
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
@@ -40,7 +41,7 @@ class ConvMLP(nn.Module):
         self.fc1 = nn.Linear(dim, hidden)
         self.conv = depthwise(hidden)
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""

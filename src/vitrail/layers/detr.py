@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.layers.attention.deformable_multiscale import MultiScaleDeformableAttention
 from vitrail.layers.attention.positioned import PositionedAttention
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.padding import Padding
 from vitrail.layers.patch import Grid
 
@@ -15,7 +16,7 @@ class AddNorm(nn.Module):
 
     def __init__(self, dim: int, *, dropout: float) -> None:
         super().__init__()
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, tokens: Tensor, change: Tensor) -> Tensor:

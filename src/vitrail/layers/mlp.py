@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Choice, Count, Positive
 from vitrail.layers import kernels
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.fp8 import without_bias
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
@@ -81,7 +82,7 @@ class MLP(nn.Module):
         self.fc1 = nn.Linear(dim, hidden)
         self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
@@ -111,7 +112,7 @@ class SwiGLU(nn.Module):
         self.fc1 = nn.Linear(dim, 2 * hidden)
         self.norm = norm.build(hidden) if config.inner_norm else nn.Identity()
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
@@ -141,7 +142,7 @@ class StarMLP(nn.Module):
         self.fc1 = nn.Linear(dim, hidden, bias=False)
         self.activation = StarReLU()
         self.fc2 = nn.Linear(hidden, dim, bias=False)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""

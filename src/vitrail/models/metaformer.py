@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrail.config import Count, Positive, Rate
 from vitrail.errors import ConfigError, InputError
 from vitrail.layers.attention import Site, SoftmaxConfig
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.embed import Window
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, StarReLUConfig
 from vitrail.layers.norm import GroupNormConfig, LayerNormConfig, NormConfig, UnbiasedLayerNormConfig
@@ -162,7 +163,7 @@ class MLPHead(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(dim, ratio * dim)
         self.norm = LayerNormConfig().build(ratio * dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.fc2 = nn.Linear(ratio * dim, num_classes)
 
     def forward(self, vectors: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers.attention import AttentionConfig, Site, SoftmaxConfig
 from vitrail.layers.block import Block, NormPlacement
 from vitrail.layers.conv_stem import ConvStemConfig  # noqa: F401  (it registers its kind)
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.mlp import GeluMLPConfig, MLPConfig, StarReLUConfig, SwiGLUConfig
 from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig, UnbiasedLayerNormConfig
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
@@ -85,7 +86,7 @@ class ViT(Backbone):
         added = [p for p in config.position if isinstance(p, AddedPositionConfig)]
         within = tuple(p for p in config.position if not isinstance(p, AddedPositionConfig))
         self.position = nn.ModuleList(p.build(dim, grid=grid, num_prefix=self.prefix.count) for p in added)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
         self.embed_norm = config.norm.build(dim) if config.embed_norm else nn.Identity()
         site = Site(
             dim=dim,

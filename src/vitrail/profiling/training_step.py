@@ -23,7 +23,7 @@ def make_step(model: nn.Module, images: Tensor, *, mode: Mode, precision: Precis
 
         return infer
     model.train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type in ("cuda", "cpu"))
 
     def train() -> object:
         with autocast(device, precision):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Choice
 from vitrail.errors import ConfigError, Unsupported
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.norm import LayerNormConfig, NormConfig
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import PositionConfig
@@ -98,7 +99,7 @@ class MultiHead(Attention):
         for name in self.maps:
             self.add_module(name, nn.Linear(site.dim, len(name) * inner, bias=bias))
         self.projection = nn.Linear(inner, site.dim)
-        self.drop = nn.Dropout(site.dropout)
+        self.drop = Dropout(site.dropout)
 
     def projected(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values, concatenated: B P+N D -> B P+N 3Ad."""

@@ -9,6 +9,7 @@ from vitrail.config import Count, Positive
 from vitrail.errors import ConfigError
 from vitrail.layers.attention.base import Attention, AttentionConfig, Site, refuse_positions
 from vitrail.layers.attention.by_rows import attend_by_strips
+from vitrail.layers.dropout import Dropout
 from vitrail.layers.linear_norm import LinearNorm
 from vitrail.layers.patch import Grid
 from vitrail.layers.position import Gridded, resample
@@ -87,7 +88,7 @@ class BiasedAttention(Attention):
         self.qkv: nn.Module = LinearNorm(site.dim, self.num_heads * (2 * self.head_dim + self.value_dim))
         self.activation: nn.Module = nn.Hardswish()
         self.projection: nn.Module = LinearNorm(self.num_heads * self.value_dim, site.dim, gain=0.0)
-        self.drop = nn.Dropout(site.dropout)
+        self.drop = Dropout(site.dropout)
         self.bias = OffsetBias(self.num_heads, grid=site.grid)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
+from vitrail.layers.dropout import Dropout
 
 
 class CrossAttention(nn.Module):
@@ -23,7 +24,7 @@ class CrossAttention(nn.Module):
         self.q = nn.Linear(dim, dim, bias=bias)
         self.kv = nn.Linear(context_dim or dim, 2 * dim, bias=bias)
         self.projection = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, queries: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
         """B M D and B N C -> B M D."""

@@ -11,6 +11,8 @@ from vitrail.config import Count, Positive, Rate
 from vitrail.layers import kernels
 from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead, Site
 from vitrail.layers.attention.by_rows import attend_by_strips
+from vitrail.layers.dropout import dropout as drop_some
+from vitrail.layers.dropout import quick
 from vitrail.layers.patch import Grid
 from vitrail.layers.relative import RelativeBias, RelativeConfig
 from vitrail.layers.rope import Rope, RopeConfig
@@ -72,12 +74,12 @@ class SoftmaxAttention(MultiHead):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(q k + bias) v, projected: B A P+N d each, and a bias that broadcasts to B A P+N P+N -> B P+N D."""
         dropout = self.dropout if self.training else 0.0
-        if self.fused:
+        if self.fused and not (dropout > 0 and quick(q)):  # the fused kernels of a CPU have no dropout
             # With a mask of three axes the CPU kernel takes more than twice as long.
             mask = bias[None] if bias is not None and bias.ndim == 3 else bias
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         else:
-            mixed = F.dropout(self.explicit(q, k, bias), dropout) @ v
+            mixed = drop_some(self.explicit(q, k, bias), dropout) @ v
         return self.joined(mixed)
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
