@@ -35,7 +35,9 @@ class Fp8Linear(nn.Linear):
         if not self._fits(tokens, dtype):
             return super().forward(tokens)
         product = self.product(tokens.to(dtype))
-        return product if self.bias is None else product + self.bias.to(dtype)
+        if self.bias is not None:
+            product = product + self.bias.to(dtype)
+        return product
 
     def product(self, tokens: Tensor) -> Tensor:
         """X W^T: ... D -> ... E, in the type of the tokens."""
