@@ -189,8 +189,7 @@ def assemble(
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=None if config.ema is None else Average(task, config.ema),
     )
-    compiled = config.compile in (True, "blocks")
-    fits = recordable(device, world, parts=config.accumulate, precision=precision)
+    compiled, fits = config.compile in (True, "blocks"), recordable(device, world, config.accumulate, precision)
     recorded = compiled and task.capturable and fits
     step = (RecordedStep if recorded else Step)(
         learner=learner,

@@ -200,15 +200,8 @@ def train_plan(
     """A run from its plan to its evaluation; `expired` ends it early, with the best model until then."""
     for note in () if continues else plan.notes:
         logs.say(note)
-    options: dict[str, Any] = {
-        "world": world,
-        "device": device,
-        "shard": shard,
-        "logs": logs,
-        "val": val,
-        "continues": continues,
-        "expired": expired,
-    }
+    options: dict[str, Any] = {"world": world, "device": device, "shard": shard, "logs": logs, "val": val}
+    options |= {"continues": continues, "expired": expired}
     try:
         early = device.type == "cuda" and plan.config.probe is None  # a CPU has no time for both
         return _attempt(plan, path, background=early, **options)

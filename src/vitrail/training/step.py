@@ -164,7 +164,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
         torch.cuda.synchronize(device)
 
 
-def recordable(device: torch.device, world: World, *, parts: int, precision: Precision) -> bool:
+def recordable(device: torch.device, world: World, parts: int, precision: Precision) -> bool:
     """Whether steps can be recorded: on one GPU, in one part, without the loss scaling of fp16, which decides."""
     return device.type == "cuda" and world.size == 1 and parts == 1 and precision != "fp16"
 
