@@ -1,6 +1,7 @@
 """Folds: every image is predicted once by a model that never saw it; killed anywhere, the same bits come of it."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,25 @@ def test_what_cannot_be_is_refused(tmp_path: Path, done: CrossValidation, monkey
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="torchrun"):
         train_folds("demo", folds=2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"folds": 2.5},
+        {"folds": 10**18},
+        {"options": {"folder": "elsewhere"}},
+        {"options": {"resume": True}},
+        {"options": {"device": "meta"}},
+        {"options": {"label": 7}},
+        {"options": {"teacher": {"a": 1}}},
+        {"options": {"val": [1]}},
+        {"options": {"group": "x" * 100_000, "fold": [1, 2]}},
+    ],
+)
+def test_a_setup_that_was_changed_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({"version": 1, "data": "demo", "folds": 2, "options": {}} | change))
+    with pytest.raises(TrainingError, match="damaged") as error:
+        train_folds(folder=tmp_path, resume=True)
+    assert len(str(error.value)) < 600
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]

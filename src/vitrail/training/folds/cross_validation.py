@@ -28,6 +28,10 @@ from vitrail.training.run import RUNS, data_name, train
 
 FILE, TABLE = "folds.json", "out_of_fold.csv"
 MOST = 100
+_NEVER = {"data", "folds", "folder", "resume", "fold", "device", "silent", "say", "sinks", "ledger"}  # among options
+_KINDS: dict[str, tuple[type, ...]] = {"val": (str, float, int)} | dict.fromkeys(
+    ("label", "group", "start", "teacher"), (str,)
+)
 _VERSION = 1
 
 
@@ -120,10 +124,15 @@ def _read(
     try:
         setup = read_json(Path(folder) / FILE)
         count, plain = int(setup["folds"]), dict(setup["options"])
-        if not isinstance(setup["data"], str) or not 2 <= count <= MOST:
-            raise ValueError(setup["data"], count)
+        if not isinstance(setup["data"], str) or setup["folds"] != count or not 2 <= count <= MOST:
+            raise ValueError(setup["data"], setup["folds"])
+        odd = [name for name in plain if name in _NEVER or not isinstance(plain[name], _KINDS.get(name, object))]
+        if odd:
+            raise ValueError(f"it has the options {', '.join(odd)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{Path(folder) / FILE} is damaged ({error!r}); start again in another folder") from error
+        raise TrainingError(
+            f"{Path(folder) / FILE} is damaged ({error!r:.200}); start again in another folder"
+        ) from error
     return Path(folder), {"data": setup["data"], "folds": count, "options": plain}
 
 
