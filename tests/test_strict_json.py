@@ -42,6 +42,12 @@ def test_what_is_not_strictly_json_is_a_value_error(text: str, word: str) -> Non
         from_json(text)
 
 
+def test_other_bytes_than_utf_8_are_an_error_without_the_text() -> None:
+    with pytest.raises(ValueError, match="UTF-8") as error:
+        from_json(b'{"a": "' + 10_000 * b"x" + b'\xff"}')
+    assert len(repr(error.value)) < 100
+
+
 def test_a_file_has_a_limit_and_is_a_regular_file(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text("[" + "1," * 100 + "1]")

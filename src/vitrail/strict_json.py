@@ -40,6 +40,8 @@ def from_json(text: str | bytes) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError as error:  # which holds the whole text
+        raise ValueError(f"it is not UTF-8 text (byte {error.start:,})") from None
 
 
 def read_json(file: Path, *, limit: int = LIMIT) -> Any:

@@ -1,14 +1,17 @@
 """A run records what its bits depend on; a resumed one takes over its threads and notes what differs."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.small_data import photos
 
+from vitrail.errors import TrainingError
 from vitrail.runs.record import Record
-from vitrail.training.environment import changed, environment, use_threads
+from vitrail.training.environment import changed, environment, threads_of, use_threads
 from vitrail.training.loop import Loop
 from vitrail.training.run import train
 
@@ -56,6 +59,13 @@ def test_a_resumed_run_has_the_threads_of_its_start(
     noted = [note for note in Record.read(stopped).notes if "bit" in note]
     assert len(noted) == (used != 2)
     assert all("threads was 2, is 1" in note and note in run.plan.notes and note in said for note in noted)
+
+
+@pytest.mark.parametrize("threads", [[], "2", 0, -1, 1e9, True, 10**12])
+def test_damaged_threads_are_refused(threads: Any) -> None:
+    plan = SimpleNamespace(config=SimpleNamespace(threads=None))
+    with pytest.raises(TrainingError, match="threads"):
+        threads_of(plan, {"threads": threads}, CPU, logs=None)  # type: ignore[arg-type]
 
 
 def test_what_differs_is_named() -> None:

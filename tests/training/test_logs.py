@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,6 +145,17 @@ def test_resume_drops_metrics_of_repeated_epochs(tmp_path: Path) -> None:
     file.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"ste')
     Logs(tmp_path, silent=True).resume([{"step": 4}, {"step": 8, "val": {"accuracy": 0.5}}])
     assert file.read_text() == '{"step": 4}\n{"val/accuracy": 0.5, "step": 8}\n'
+
+
+def test_resume_replaces_what_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b"\xff\n")
+    Logs(tmp_path, silent=True).resume([{"step": 4}])
+    assert file.read_text() == '{"step": 4}\n'
+    file.unlink()
+    os.mkfifo(file)
+    Logs(tmp_path, silent=True).resume([{"step": 4}])
+    assert file.read_text() == '{"step": 4}\n'
 
 
 def test_resume_writes_a_line_that_a_kill_prevented(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The choice between what was measured: the least regret on sets like the data, within limits on time and memory."""
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row
 from vitrail.config import Config, Positive
 from vitrail.packaged import NAME, PHOTOS
+from vitrail.strict_json import to_json
 
 NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
 FORWARDS = 3.0  # forward passes that a training step of an image is worth, where no training was measured
@@ -126,7 +126,7 @@ def _recipe_commands(name: str) -> Iterable[str]:
 def _words(changes: Mapping[str, Any]) -> Iterable[str]:
     """Changes to a recipe as words of a command."""
     for key, value in changes.items():
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else to_json(value)
         yield f" {_OPTIONS[key]} {text}" if key in _OPTIONS else f" --set {shlex.quote(f'{key}={text}')}"
 
 

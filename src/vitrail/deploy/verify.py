@@ -176,7 +176,7 @@ def _pack(path: Path) -> Iterator[dict[str, Value]]:
     except Unusable as error:
         raise DataError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: its description is damaged ({error!r})") from error
+        raise DataError(f"{path}: its description is damaged ({error!r:.300})") from error
     yield {"pixels": pixels.numel(), "checksum": "matches its footer", "of": str(about.get("name", path.stem))}
 
 

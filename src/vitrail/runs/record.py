@@ -78,7 +78,7 @@ class Record:
                 raise CheckpointError(f"{file} has version {version}; this vitrail reads up to {VERSION}: upgrade it")
             return _parsed(data if version == VERSION else _upgraded(data), file)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
-            raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
+            raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r:.300})") from error
 
 
 def wanted_columns(
@@ -169,7 +169,7 @@ class Result:
             metrics = {name: math.nan if value is None else float(value) for name, value in known}
             return cls(metrics=metrics, state=dict(data["state"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r})") from error
+            raise CheckpointError(f"incomplete run folder: {file} is damaged ({error!r:.300})") from error
 
     def with_test(self, metrics: Mapping[str, float]) -> "Result":
         """The same with metrics on test images."""

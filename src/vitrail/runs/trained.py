@@ -171,7 +171,7 @@ def _task_of(record: Record, result: Result, backbone: Backbone, folder: Path) -
     try:
         task.load_state(result.state)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"incomplete run folder: {folder / RESULT} is damaged ({error!r})") from error
+        raise CheckpointError(f"incomplete run folder: {folder / RESULT} is damaged ({error!r:.300})") from error
     if beside_model(task):
         task.load_state_dict(task.state_dict() | (stored or read(folder / BESIDE).tensors))
     return task

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from vitrail import __version__
+from vitrail.errors import TrainingError
 from vitrail.hardware import CAP
 from vitrail.training.logs import Logs
 from vitrail.training.plan import Plan
@@ -21,6 +22,7 @@ from vitrail.training.state import differences
 # Variables that choose between kernels, or how they round.
 _VARIABLES = (CAP[0], "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NVIDIA_TF32_OVERRIDE")
 _HARMLESS = ("python",)
+_MOST_THREADS = 4096  # that a file may ask for
 
 
 def environment(device: torch.device, *, processes: int, precision: str) -> dict[str, Any]:
@@ -78,6 +80,8 @@ def threads_of(plan: Plan, before: Mapping[str, Any], device: torch.device, logs
     began, usual = before.get("threads"), torch.get_num_threads()
     if plan.config.threads is not None or began is None or device.type != "cpu":
         return plan.config.threads
+    if type(began) is not int or not 0 < began <= _MOST_THREADS:
+        raise TrainingError(f"run.json is damaged: the run began with {str(began)[:80]!r} threads; start a new run")
     if began != usual:
         logs.say(f"threads: {began}, as at the start of the run, for the same bits; --set threads={usual} overrides")
-    return int(began)
+    return began

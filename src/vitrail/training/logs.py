@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from vitrail.errors import ConfigError, TrainingError
-from vitrail.files import write_atomically
+from vitrail.files import TEXT_LIMIT, read_bytes, write_atomically
 from vitrail.report import show
 from vitrail.strict_json import to_json
 from vitrail.training.eta import LONG, StepTimer, duration
@@ -78,9 +78,15 @@ class Logs:
     def resume(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Makes metrics.jsonl agree with a checkpoint: later epochs are repeated, and a kill may have lost a line."""
         if self.main and (history or self.file.exists()):
-            kept = "".join(map(_line, history))
-            if not self.file.exists() or kept != self.file.read_text():  # a run that is over is left as it is
-                write_atomically(self.file, lambda new: new.write_text(kept))
+            kept = "".join(map(_line, history)).encode()
+            if not self._holds(kept):  # a run that is over is left as it is
+                write_atomically(self.file, lambda new: new.write_bytes(kept))
+
+    def _holds(self, text: bytes) -> bool:
+        try:
+            return read_bytes(self.file, TEXT_LIMIT) == text
+        except OSError:  # it is missing, or no regular file
+            return False
 
     def say(self, sentence: str) -> None:
         """One line for the person at the terminal."""

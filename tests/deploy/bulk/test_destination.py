@@ -43,5 +43,5 @@ def test_masks_in_one_json_file_are_refused_with_the_name_of_a_folder():
     task = SimpleNamespace(
         schema={"mask": MaskTarget(classes=("a",))}, columns=("x",), config=SimpleNamespace(kind="s")
     )
-    with pytest.raises(ConfigError, match="folder.*masks/"):
+    with pytest.raises(ConfigError, match=r"folder.*masks/"):
         destination(Path("masks.json"), task)

@@ -90,7 +90,7 @@ class Card:
                 card.task()  # its state fits its task
                 return card
         except (ValueError, TypeError, AttributeError, KeyError, ConfigError) as error:
-            raise CheckpointError(f"{name} has damaged vitrail metadata: {error!r}") from error
+            raise CheckpointError(f"{name} has damaged vitrail metadata: {error!r:.300}") from error
 
 
 def _parsed(data: dict[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,9 @@ class Journal:
             trials = [_trial(row) for row in data.pop("trials")]
             found = cls(folder, {"data": str(data["data"]), "options": dict(data["options"])}, budget)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TrainingError(f"{folder / FILE} is damaged ({error!r}); start again in another folder") from error
+            raise TrainingError(
+                f"{folder / FILE} is damaged ({error!r:.300}); start again in another folder"
+            ) from error
         found.brackets, found.chosen = brackets, None if chosen is None else int(chosen)
         found.trials = {trial.key: trial for trial in trials}
         return found
