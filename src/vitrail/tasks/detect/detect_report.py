@@ -29,6 +29,7 @@ METRICS = {
     "f1": Metric("F1", "share", "at IoU 0.5 and the chosen threshold", curve="F1 at the threshold so far"),
     "precision_at": Metric("precision", "share", "at IoU 0.5 and the chosen threshold"),
     "recall_at": Metric("recall", "share", "at IoU 0.5 and the chosen threshold"),
+    "threshold": Metric("threshold", "", "of the best F1", curve_only=True),
     "best_f1": Metric("best F1", "share", curve="F1 at the best threshold", curve_only=True),
     "class_loss": Metric("class loss", "", higher=False, curve_only=True),
     "box_loss": Metric("box distance", "", higher=False, curve_only=True),

@@ -59,7 +59,7 @@ def _by_chart(rows: History, metrics: Mapping[str, Metric], best_metric: str) ->
     charts: dict[str, dict[str, str]] = {"loss": {}, best_metric: {}}
     for name in sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name[:4] == "val/"):
         split, _, metric = name.partition("/")
-        if split in _SPLITS and metric.rpartition(".")[2] not in ("", "images"):
+        if split in _SPLITS and metric.rpartition(".")[2] not in ("", "images", "boxes"):
             charts.setdefault(metric, {})[name] = _SPLITS[split]
     if charts["loss"] and "val/loss" not in charts["loss"]:
         for name in [name for name in charts if name != best_metric and metrics.get(name, _UNKNOWN).is_loss]:
