@@ -10,6 +10,7 @@ from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row
 from vitrail.config import Config, Positive
 from vitrail.packaged import NAME, PHOTOS
+from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
 NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
@@ -163,8 +164,10 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
     if limits.memory is not None and mib is not None and mib > limits.memory:
         too_much.append(f"{mib:.0f} MiB, limit {limits.memory:g} MiB")
     seconds = training_seconds(candidate, facts, rows, speed, device)
-    if limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
-        too_much.append(f"about {seconds / 60:.3g} minutes of training, limit {limits.minutes:g}")
+    if limits.minutes is not None and seconds is None:
+        too_much.append("its training was not timed on such a device")
+    elif limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
+        too_much.append(f"about {duration(seconds)} of training, limit {limits.minutes:g} minutes")
     return Judged(candidate, merit(candidate.name, facts, rows), latency, mib, seconds, engine, tuple(too_much))
 
 
