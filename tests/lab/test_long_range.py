@@ -21,7 +21,7 @@ def sees(name: str, settings: LongRangeSettings) -> int:
     for module in body.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.ones_(module.weight)  # branches that start at zero show nothing
-    side = 8 * settings.side
+    side = 16 * settings.side
     images = torch.randn(1, 1, side, side, requires_grad=True)
     maps = body.eval()[:-3](images)
     middle = maps.shape[2] // 2
@@ -33,7 +33,7 @@ def sees(name: str, settings: LongRangeSettings) -> int:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_one_cnn_sees_both_parts_at_once_and_one_does_not(settings: LongRangeSettings) -> None:
-    assert sees("local", settings) < 4 * settings.distance  # pixels from the first mark to the second
+    assert sees("local", settings) <= 4 * (settings.distance - 1) + 1  # the pixels between the marks, and one more
     assert sees("wide", settings) >= 4 * (settings.distance + 1)
 
 
@@ -41,7 +41,7 @@ def test_one_cnn_sees_both_parts_at_once_and_one_does_not(settings: LongRangeSet
 def test_costs_are_about_equal(settings: LongRangeSettings) -> None:
     side = 4 * settings.side
     costs = [macs(_built(name, settings, 4)[0], (1, side, side)) for name in _MODELS]
-    assert max(costs) < 1.35 * min(costs)
+    assert max(costs) < 1.25 * min(costs)
 
 
 def test_a_tiny_run_has_every_model_and_task() -> None:
@@ -52,4 +52,4 @@ def test_a_tiny_run_has_every_model_and_task() -> None:
         for task in _TASKS:
             assert 0 <= found[name][task]["accuracy"] <= 1
             assert found[name][task]["steps"] == [1, 2]
-    assert found["chance"]["far"] == 0.25
+    assert found["chance"] == {"mark": 1 / 3, "row": 1 / 3, "hidden": 0.5}
