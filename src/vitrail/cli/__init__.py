@@ -35,7 +35,7 @@ EXAMPLES = """examples:
   vitrail compare runs/a runs/b --html compare.html
   vitrail explain runs/my-run cat.jpg --target cat --out cat.html
   vitrail probe runs/my-run photos/ --out probe.html
-  vitrail export runs/my-run --to onnx,openvino --int8 photos/ --out dist/
+  vitrail export runs/my-run --to onnx,openvino --out dist/
   vitrail bench dist/ runs/my-run
   vitrail serve runs/my-run --port 8080
   vitrail info vit_base_patch16 --image-size 384 --num-classes 10

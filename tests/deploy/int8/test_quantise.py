@@ -11,7 +11,7 @@ from vitrail.deploy.int8 import quantise as module
 from vitrail.deploy.int8.judge import Closeness
 from vitrail.deploy.int8.onnx_matmuls import Layer, find_layers
 from vitrail.deploy.int8.quantise import QuantiseConfig, Range, fewest_kept, quantise, sensitivity
-from vitrail.errors import DataError
+from vitrail.errors import DataError, Unsupported
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.task import Agreement
 
@@ -116,6 +116,12 @@ def test_the_report_has_size_agreement_and_drift(shipped, pixels, tmp_path):
 def test_one_image_is_too_few(shipped, pixels, tmp_path):
     with pytest.raises(DataError, match="images"):
         quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels[:1]])
+
+
+def test_a_model_without_linear_layers_is_refused(shipped, pixels, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "find_layers", lambda _: [])
+    with pytest.raises(Unsupported, match="leave out --int8"):
+        quantise(shipped[0] / "model.onnx", tmp_path / "q.onnx", [pixels])
 
 
 def test_where_labels_are_known_the_metric_decides(shipped, pixels, tmp_path, monkeypatch):

@@ -153,7 +153,10 @@ def quantise(
     model = needs("onnx").load(source)
     layers = find_layers(model)
     if not layers:
-        raise Unsupported(f"{source.name} has no MatMul with stored weights, so int8 has no layers to run")
+        raise Unsupported(
+            f"int8 is for linear layers (MatMul with stored weights), and {source.name} has none: convolutions stay in "
+            "float32; leave out --int8"
+        )
     ranges = calibrate(model, layers, seen, unseen, batch=config.batch)
     errors = {layer.name: sensitivity(layer, ranges[layer.input]) for layer in layers}
     worst = sorted(errors, key=lambda name: -errors[name])
