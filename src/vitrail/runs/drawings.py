@@ -35,7 +35,7 @@ class Drawings:
 
     def write(self, name: str, picture: Tensor, answer: Answer) -> Path:
         """Draws an answer on its picture, uint8 C H W; Unsupported for answers without a position."""
-        drawn = answer.draw(as_rgb(picture).contiguous())
+        drawn = answer.draw_named(as_rgb(picture).contiguous())
         if drawn is None:
             raise Unsupported(f"answers of kind {answer.kind!r} have no position in the picture and cannot be drawn")
         path = self._out if self._one else self._out / self._free(Path(name).stem)

@@ -65,6 +65,10 @@ class Answer(ABC):
         """The image, uint8 C H W, with the answer drawn on it; None where it has no position in the image."""
         return None
 
+    def draw_named(self, image: Tensor) -> Tensor | None:
+        """The same for a file that is seen alone: with the names of what colours stand for."""
+        return self.draw(image)
+
     def parts(self) -> Mapping[str, "Answer"]:
         """The answers that it consists of, by name; none for the answer of one task."""
         return {}

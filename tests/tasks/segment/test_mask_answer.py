@@ -53,3 +53,20 @@ def test_nothing_but_ignored_pixels():
     assert empty.text() == "no class"
     assert empty.row() == {"label": None, "share": None, "classes": []}
     assert len(empty.bars()) == 1
+
+
+def test_a_drawing_for_a_file_has_the_names_of_large_classes():
+    classes = torch.zeros(60, 80)
+    classes[30:], classes[0, :3] = 1, 2
+    answer, image = MaskAnswer.of(("sky", "road", "car"), classes), torch.zeros(3, 60, 80, dtype=torch.uint8)
+    plain, named = answer.draw(image), answer.draw_named(image)
+    changed = (plain != named).any(dim=0)
+    assert changed[:30].any()
+    assert changed[30:].any()
+    for rows, label in ((slice(0, 30), 0), (slice(30, 60), 1)):
+        seen = {tuple(pixel) for pixel in named[:, rows][:, changed[rows]].T.tolist()}
+        assert class_colour(label) in seen
+        assert class_colour(2) not in seen
+    assert answer.draw_named(image[:, :10]) is None
+    tiny = MaskAnswer.of(("a very long name of a class",), torch.zeros(4, 5))
+    assert tiny.draw_named(torch.zeros(3, 4, 5, dtype=torch.uint8)).shape == (3, 4, 5)

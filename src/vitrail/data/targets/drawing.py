@@ -17,6 +17,7 @@ _DISTINCT = (  # colours of the first classes, told apart on a picture; after th
 )  # fmt: skip
 _GLOW = ((0.19, 0.07, 0.23), (0.11, 0.45, 0.87), (0.10, 0.89, 0.71), (0.96, 0.87, 0.24), (0.86, 0.22, 0.04))
 _OVERLAY = 0.55  # opacity of regions
+_NAMED = 0.005  # the least share of the pixels of a class whose name is written
 
 
 @lru_cache(maxsize=1024)
@@ -44,10 +45,39 @@ def draw_boxes(image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequ
         pen.rectangle((left, top, right, bottom), outline=colour, width=width)
         wide = pen.textlength(name)
         if name and wide + 4 <= right - left and bottom - top >= 14:
-            pen.rectangle((left, top, left + wide + 4, top + 11), fill=colour)
-            pen.text((left + 2, top), name, fill=(0, 0, 0) if _is_light(colour) else (255, 255, 255))
+            _label(pen, left, top, name, colour)
     drawn = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
     return drawn if len(image) == 3 else drawn[: len(image)]
+
+
+def name_classes(image: Tensor, classes: Tensor, names: Sequence[str]) -> Tensor:
+    """The names of classes H W in the middle of their pixels, the largest first, where there is room: uint8 3 H W."""
+    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    pen, taken = ImageDraw.Draw(picture), list[tuple[int, int, int, int]]()
+    counts = torch.bincount(classes.flatten().long(), minlength=len(names))[: len(names)]
+    for number in counts.argsort(descending=True).tolist():
+        if counts[number] < _NAMED * classes.numel():
+            break
+        rows, columns = (classes == number).nonzero(as_tuple=True)
+        nearest = ((rows - rows.median()).square() + (columns - columns.median()).square()).argmin()
+        wide = round(pen.textlength(names[number])) + 4
+        left = min(max(int(columns[nearest]) - wide // 2, 0), picture.width - wide)
+        top = min(max(int(rows[nearest]) - 6, 0), picture.height - 12)
+        box = (left, top, left + wide, top + 12)
+        if left < 0 or top < 0 or any(_overlap(box, other) for other in taken):
+            continue
+        taken.append(box)
+        _label(pen, left, top, names[number], class_colour(number))
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+
+
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _label(pen: ImageDraw.ImageDraw, left: int, top: int, name: str, colour: tuple[int, int, int]) -> None:
+    pen.rectangle((left, top, left + pen.textlength(name) + 4, top + 11), fill=colour)
+    pen.text((left + 2, top), name, fill=(0, 0, 0) if _is_light(colour) else (255, 255, 255))
 
 
 def draw_classes(image: Tensor, classes: Tensor, ignore: int) -> Tensor:

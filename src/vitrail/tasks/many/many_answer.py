@@ -51,9 +51,17 @@ class ManyAnswer(Answer):
 
     def draw(self, image: Tensor) -> Tensor | None:
         """The image, uint8 C H W, with the answers in layers: depth below masks, boxes above; None without any."""
+        return self._layers(image, named=False)
+
+    def draw_named(self, image: Tensor) -> Tensor | None:
+        """The same with the names of classes."""
+        return self._layers(image, named=True)
+
+    def _layers(self, image: Tensor, *, named: bool) -> Tensor | None:
         drawn: Tensor | None = None
         for answer in sorted(self.answers.values(), key=_height):
-            layer = answer.draw(image if drawn is None else drawn)
+            base = image if drawn is None else drawn
+            layer = answer.draw_named(base) if named else answer.draw(base)
             drawn = drawn if layer is None else layer
         return drawn
 

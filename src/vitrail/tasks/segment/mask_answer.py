@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.targets.drawing import class_colour, draw_classes
+from vitrail.data.targets.drawing import as_rgb, class_colour, draw_classes, name_classes
 from vitrail.data.targets.mask_target import IGNORE
 from vitrail.data.targets.pixel_files import stretch
 from vitrail.tasks.answer import Answer, AnswerFile, Bar
@@ -79,6 +79,11 @@ class MaskAnswer(Answer):
     def draw(self, image: Tensor) -> Tensor | None:
         """The image tinted by class; None where it has another size."""
         return draw_classes(image, self.classes, IGNORE) if image.shape[1:] == self.size else None
+
+    def draw_named(self, image: Tensor) -> Tensor | None:
+        """The same with the names of the classes."""
+        drawn = self.draw(image)
+        return None if drawn is None else name_classes(as_rgb(drawn), self.classes, self.names)
 
     def to_file(self) -> AnswerFile:
         """A PNG of class numbers, 255 for none, with a palette of the colours of `draw`; and the list of classes."""
