@@ -1,6 +1,7 @@
 """Advice: every sentence has its rows or says that it lies outside of them; commands are those of the choice."""
 
 import json
+from dataclasses import replace
 
 from support.advised import SETTINGS, engine, facts, result, speed
 
@@ -53,6 +54,15 @@ def test_a_better_candidate_beyond_the_limits_is_named() -> None:
     assert slow.choice is not None
     assert slow.choice.candidate.name == "tune"
     assert any("probe would be better" in one.text for one in slow.sentences)
+
+
+def test_a_busy_machine_is_named() -> None:
+    busy = speed(NETWORK, 20.0, kind="here")
+    evidence = Evidence(
+        [result("probe", "a", 0.9)], {NETWORK: replace(busy, values={**busy.values, "load": 3.0})}, {}, "cpu"
+    )
+    found = [judge(one, facts(), Limits(), evidence) for one in candidates(facts(), evidence.rows, SETTINGS, {})]
+    assert "busy" in str(advice(facts(), found, evidence, limits=Limits(), device="cpu").report())
 
 
 def test_nothing_fits() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.compared_runs import NAMES as CLASSES
 
-from vitrail.advice.networks import measure, memory, network
+from vitrail.advice.networks import measure, memory, network, other_load
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import ConfigError
 
@@ -16,6 +16,14 @@ def test_packaged_weights_recipes_and_names_can_be_measured() -> None:
     found = measure(["packaged", "demo", "vit32_small@32"], device=CPU, schema=SCHEMA)
     assert list(found) == ["packaged", "demo", "vit32_small@32"]
     assert all(row.values["ms"] > 0 and row.kind == "here" for row in found.values())
+
+
+def test_the_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (7.0, 0.0, 0.0))
+    assert other_load() == 3
+    monkeypatch.setattr("os.getloadavg", lambda: (0.2, 0.0, 0.0))
+    assert other_load() == 0
 
 
 def test_an_unknown_network_is_refused() -> None:

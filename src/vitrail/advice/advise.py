@@ -23,6 +23,7 @@ from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
 _FAR = 2.0  # distance to the nearest set from which on the data are unlike all that were measured
+_BUSY = 0.5  # other processes for each core from which on what is measured is too slow
 _WORTH = 1.1  # times eager from which on an engine is worth its trouble
 
 
@@ -276,6 +277,12 @@ def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Senten
             "and resizing the image come on top.",
             (speed,),
         )
+        if (load := float(speed.values.get("load", 0.0))) > _BUSY:
+            yield Sentence(
+                f"This machine was busy while it was measured ({load:.1f} other processes for each core): idle, it is "
+                "faster, and the advice may be another.",
+                (speed,),
+            )
     engine = best.engine or best_engine(best.candidate.network, rows, kind)
     if engine is not None and float(engine.values["times"]) >= _WORTH:
         after = "" if speed is None else f", so about {speed.values['ms'] / engine.values['times']:.3g} ms"

@@ -1,5 +1,6 @@
 """The networks that are advised: built to be measured on this machine, for the time and memory of an answer."""
 
+import os
 import subprocess
 import sys
 import time
@@ -82,15 +83,23 @@ def measure(names: Sequence[str], *, device: torch.device, schema: Schema | None
     once = max(time.perf_counter() - began, 1e-6)
     rounds = max(3, min(_ROUNDS, int(_SECONDS / once) - _WARM))
     taken = interleaved(passes, rounds=rounds, warm=_WARM)
-    rows = {}
+    rows, load = {}, other_load()
     for name, seconds in taken.items():
         spread = Spread.of([1000 * one for one in seconds])
-        values = {"ms": spread.median, "low": spread.low, "high": spread.high, "device": device.type}
+        values = {"ms": spread.median, "low": spread.low, "high": spread.high, "device": device.type, "load": load}
         rows[name] = Row(
             kind="here", of=name, values=values, hardware=machine(), versions=f"torch {torch.__version__}",
             command="vitrail advise",
         )  # fmt: skip
     return rows
+
+
+def other_load() -> float:
+    """How many processes for each core waited in the last minute, this one left out; 0 where it is not known."""
+    try:
+        return max(os.getloadavg()[0] - 1, 0.0) / (os.cpu_count() or 1)
+    except (AttributeError, OSError):  # Windows has none
+        return 0.0
 
 
 def memory(name: str, schema: Schema) -> Row:
