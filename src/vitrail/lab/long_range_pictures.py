@@ -21,7 +21,7 @@ def marks(device: torch.device) -> Tensor:
     """
     numbers = torch.arange(MARKS + 1, device=device)
     both = numbers[1:, None] & numbers
-    odd = sum((both >> bit) & 1 for bit in range(4)) % 2
+    odd = torch.stack([(both >> bit) & 1 for bit in range(4)]).sum(dim=0) % 2
     return odd.float().view(MARKS, _CELL, _CELL)
 
 
