@@ -55,7 +55,8 @@ _SHARE = 1 / 3  # of the budget at most, for a default that trains for epochs
 _KEPT = 0.4  # of the budget, for what trains for epochs after linear heads
 _MOST_CANDIDATES = 27  # of a bracket
 _LEAST = 20.0  # seconds of the shortest trial
-_WAYS = 5  # candidates whose speed is measured before time is shared out
+_WAYS = 3  # candidates whose speed is measured before time is shared out
+_TOO_LONG = "takes about"
 _MISSES = 12  # candidates in a row that did not fit: no more are tried
 _REPORT = 4.0  # seconds for the choice and the report
 
@@ -153,8 +154,9 @@ class _Search:
                 self.say(f"nothing can be better than {self.judge.best_metric} 1.0 on these validation images")
             else:
                 self.seen = sample(self.plan.data.train)
-                self._heads()
+                self._heads(_KEPT * self.budget.total)
                 self._brackets()
+                self._heads(0.0)
         return keep_chosen(self.journal, self.plan, self.judge, self.device)
 
     def _say_start(self) -> None:
@@ -256,21 +258,26 @@ class _Search:
         fits = pace.epochs(room, epochs)
         if fits <= above:
             need = self.budget.text(pace.cost(above + 1))
-            why = f"takes about {need} at least, there were {self.budget.text(room)}"
+            why = f"{_TOO_LONG} {need} at least, there were {self.budget.text(room)}"
             return replace(trial, reason="was trained for as long before" if epochs <= above else why)
         number = self.journal.next_number()
         return replace(trial, number=number, state="started", epochs=None if fitted else fits, epoch_cost=pace.epoch)
 
-    def _heads(self) -> None:
-        """Linear heads, each of them if it fits in their share: one pass over the images."""
+    def _heads(self, kept: float) -> None:
+        """Linear heads, each of them if it leaves so much of the budget: one pass over the images."""
         if OF_TRAINING & {name.split(".")[0] for name in self.options}:
             return
         for candidate in linear_heads(self.seen, self._given(), default_size=max(self.plan.preprocess.image_size)):
-            if (room := self.left - _KEPT * self.budget.total) <= 0:
+            key = f"head {candidate.key}"
+            if not kept and key in self.journal.trials:  # it was made, cannot be, or had too little room
+                if self.journal.trials[key].scored or not self.journal.trials[key].reason.startswith(_TOO_LONG):
+                    continue
+                key = f"late {key}"
+            if (room := self.left - kept) <= 0:
                 return
             same = candidate.start == self.plan.start and "image_size" not in candidate.changes
             if not (same and self.plan.config.probe is not None):
-                self._trial(f"head {candidate.key}", candidate, room)
+                self._trial(key, candidate, room)
 
     def _given(self) -> Given:
         keys = frozenset(self.options.keys() - set(OPTIONS))
@@ -295,14 +302,15 @@ class _Search:
             queue = queue[taken:]
 
     def _least(self, ways: Sequence[Candidate]) -> float:
-        """What the shortest trial is given: two epochs of the cheapest way, or an epoch of the default in steps."""
+        """What the shortest trial gets: two epochs of the cheapest way, if need be one; in steps, one of the default."""
         if not self.budget.timed:
             return self.journal.trials["default"].epoch_cost
-        costs = []
+        paces = []
         for candidate in ways:
             with contextlib.suppress(VitrailError):  # its trial says why
-                costs.append(self._pace(without_test(plan_of(self.plan, candidate, self.options))).cost(2))
-        return max(_LEAST, min(costs, default=_LEAST))
+                paces.append(self._pace(without_test(plan_of(self.plan, candidate, self.options))))
+        one, two = (max(_LEAST, min((pace.cost(epochs) for pace in paces), default=_LEAST)) for epochs in (1, 2))
+        return two if two <= self.left else one
 
     def _nearest_first(self, queue: list[Candidate]) -> list[Candidate]:
         """Variations of the way that is best so far first."""
