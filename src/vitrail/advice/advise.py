@@ -286,10 +286,12 @@ def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Senten
     engine = best.engine or best_engine(best.candidate.network, rows, kind)
     if engine is not None and float(engine.values["times"]) >= _WORTH:
         after = "" if speed is None else f", so about {speed.values['ms'] / engine.values['times']:.3g} ms"
+        needed = " It is needed to keep the limit." if best.engine is not None else ""
+        note = f" ({engine.values['note']})" if "note" in engine.values else ""
         yield Sentence(
             f"Export: {engine.values['engine']} was {engine.values['times']:.2f} times as fast as eager{after}, "
-            f"with the same answer on {show(engine.values['same'], 'share')} of the images; measure yours with vitrail "
-            "bench.",
+            f"with the same answer on {show(engine.values['same'], 'share')} of the images{note}; measure yours with "
+            f"vitrail bench.{needed}",
             (engine,),
         )
     elif engine is not None:

@@ -156,7 +156,7 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
         too_much.append("the time of an answer was not measured on such a device")
     elif limits.latency is not None and latency is not None and latency > limits.latency:
         engine = best_engine(candidate.network, rows, device)
-        latency = latency if engine is None else latency / float(engine.values["times"])
+        latency = latency if engine is None else latency / float(engine.values["low"])  # the lower end
         if latency > limits.latency:
             too_much.append(f"{latency:.3g} ms an image, limit {limits.latency:g} ms")
     held = memories.get(candidate.network)
