@@ -49,10 +49,15 @@ class Wanted:
 
 
 class Growing:
-    """A file of packed images under construction: its rows, and what became of each image."""
+    """A file of packed images under construction: its rows, and what became of each image.
 
-    def __init__(self, wanted: Wanted, rows: pack_file.Rows, numbers: Mapping[int, int] | None) -> None:
-        self.wanted, self.rows = wanted, rows
+    Images that come in order, `ordered`, leave no rows for broken ones; in another order, such rows are zero.
+    """
+
+    def __init__(
+        self, wanted: Wanted, rows: pack_file.Rows, numbers: Mapping[int, int] | None, *, ordered: bool
+    ) -> None:
+        self.wanted, self.rows, self._next = wanted, rows, 0 if ordered and numbers is None else None
         self._numbers = numbers  # the row of an image of the data set that is decoded; None: the same
         self.sizes = torch.zeros(len(wanted.dataset), 2, dtype=torch.int32)
         self.broken: dict[int, str] = {}
@@ -77,15 +82,22 @@ class Growing:
                 self.sizes[number] = torch.tensor(answer)
             if self._numbers is not None:
                 self.rows.put(number, images[row : row + 1])
-        if self._numbers is None:
+        if self._next is not None:
+            good = [row for row in range(len(images)) if row not in block.broken]
+            self.rows.put(self._next, images if len(good) == len(images) else images[good])
+            self._next += len(good)
+        elif self._numbers is None:
             for first, last in _runs(block.indices):
                 self.rows.put(block.indices[first], images[first:last])
 
     def finish(self) -> None:
         """Writes what describes and checks the images."""
-        sizes = base64.b64encode(self.sizes.numpy().tobytes()).decode()
+        kept = (
+            self.sizes if self._next is None else self.sizes[[at not in self.broken for at in range(len(self.sizes))]]
+        )
+        sizes = base64.b64encode(kept.numpy().tobytes()).decode()
         broken = dict(sorted(self.broken.items()))
-        self.rows.finish(len(self.sizes), self.wanted.expected | {"broken": broken, "sizes": sizes})
+        self.rows.finish(len(kept), self.wanted.expected | {"broken": broken, "sizes": sizes})
 
 
 def build(
@@ -127,13 +139,15 @@ def build(
             if progress is not None:
                 progress(done, total)
 
-    _opened(list(zip(parts, numbers, strict=True)), fill, [])
+    _opened(list(zip(parts, numbers, strict=True)), fill, [], ordered=order is None)
 
 
 def _opened(
     parts: Sequence[tuple[Wanted, Mapping[int, int] | None]],
     fill: Callable[[Sequence[Growing]], None],
     files: list[Growing],
+    *,
+    ordered: bool,
 ) -> None:
     """Opens one file after the other, fills all, and puts all in place; on an error, none."""
     if len(files) == len(parts):
@@ -145,8 +159,8 @@ def _opened(
         together = max(1, _BLOCK // wanted.row_bytes)
         rows = pack_file.Rows(new, rows=len(wanted.dataset), size=wanted.row_bytes, together=together)
         try:
-            growing = Growing(wanted, rows, numbers)
-            _opened(parts, fill, [*files, growing])
+            growing = Growing(wanted, rows, numbers, ordered=ordered)
+            _opened(parts, fill, [*files, growing], ordered=ordered)
             growing.finish()
         finally:
             rows.close()

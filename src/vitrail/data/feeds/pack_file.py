@@ -73,6 +73,8 @@ class Rows:
 
     def put(self, row: int, images: Tensor) -> None:
         """Writes images that follow each other, M C H W uint8, from a row on."""
+        if not len(images):
+            return
         data = images.contiguous().numpy().data.cast("B")
         at = row * self._size
         while data:

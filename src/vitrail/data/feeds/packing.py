@@ -316,5 +316,5 @@ def _open(wanted: Wanted, *, verify: bool) -> Packed:
     rows = None
     if broken and len(images) == len(dataset):
         rows = torch.tensor([index for index in range(len(dataset)) if index not in broken], dtype=torch.int64)
-        sizes = sizes[rows]
+        sizes = sizes[rows]  # of all images, too
     return replace(_packed(dataset, images, sizes, fit, broken=broken, pixels=about["pixels"]), rows=rows)
