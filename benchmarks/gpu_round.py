@@ -60,6 +60,10 @@ def parts(out: Path, data: str | None) -> dict[str, Part]:
             120, script("packing", "--workers", "1,4,16", "--rounds", "3"),
             script("packing", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
         ),
+        "streaming": Part(
+            90, script("streaming", "--workers", "4,16"),
+            script("streaming", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
+        ),
         "latency": Part(
             240, script("latency", *to["latency"]),
             script("latency", *small, "--models", "vit_tiny_patch16", "--batches", "1", "--rounds", "2", "--times", "1",

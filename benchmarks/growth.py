@@ -7,7 +7,8 @@
 Each line changes one thing. Steps of all sizes take turns, round by round. The exponent is the slope of a straight line
 through the logarithms (least squares, one line for each round): the median of all rounds, and the middle half. The
 last exponent is that of the last two sizes alone, where fixed costs matter least. Memory is the peak of a GPU; on a CPU
-it is what a step saves for its backward pass, counted.
+it is what a step saves for its backward pass, counted, and with one thread seconds are those of the process, which
+other work on the same core does not lengthen.
 """
 
 import argparse
@@ -109,7 +110,8 @@ def measure(family: str, axis: str, device: torch.device, chosen: argparse.Names
             torch.cuda.empty_cache()
         else:
             runs[str(size)] = step
-    taken |= interleaved(runs, rounds=chosen.rounds, warm=1) if runs else {}
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    taken |= interleaved(runs, rounds=chosen.rounds, warm=1, clock=clock) if runs else {}
     rounds = [[taken[str(size)][turn] for size in sizes] for turn in range(chosen.rounds)]
     return {
         "family": family, "model": name, "base": base, "axis": axis, "sizes": sizes, "memory": peaks,

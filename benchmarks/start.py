@@ -62,6 +62,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        (folder / "photos").mkdir()
         write_photos(folder / "photos", chosen.images)
         rows = [run(folder, folder / "photos", name, chosen, []) for name in ("cold", "warm")]
         rows += [run(folder, folder / "photos", key, chosen, ["--set", key]) for key in chosen.set]

@@ -31,13 +31,12 @@ def processors(device: torch.device) -> int:
 def kept(seed, at, dropped):
     """Whether dropout keeps the number at a place: a hash of 32 bits, far cheaper than Triton's own random numbers.
 
-    The multipliers and shifts are those of Wellons' `triple32` without its last round.
+    Wellons' `lowbias32`, with the seed between its two rounds: masks of two seeds are not shifted copies of each other.
     """
-    bits = at.to(tl.uint32) * 0x9E3779B1 + seed.to(tl.uint32)
-    bits = (bits ^ (bits >> 17)) * 0xED5AD4BB
-    bits = (bits ^ (bits >> 11)) * 0xAC4C1B51
-    bits = (bits ^ (bits >> 15)) * 0x31848BAB
-    return (bits ^ (bits >> 14)) >= dropped.to(tl.uint32)
+    bits = at.to(tl.uint32)
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D + seed.to(tl.uint32) * 0x9E3779B1
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return (bits ^ (bits >> 16)) >= dropped.to(tl.uint32)
 
 
 def threshold(rate: float) -> int:
