@@ -93,7 +93,9 @@ class NormPlacement(Experiment):
             chart("Activations", norms, "Mean norm of the tokens after each block.", x="block", y="norm", log_y=True),
             chart("Gradients", gradients, "Norm of the gradient of a block.", x="block", y="norm", log_y=True),
         )
-        ends = [{name: [values[-1] for values in result[name]["stream"]] for name in _PLACEMENTS} for result in results]
+        ends: list[dict[str, Any]] = [
+            {name: [values[-1] for values in result[name]["stream"]] for name in _PLACEMENTS} for result in results
+        ]
         by_depth = [line(title, results[0]["depths"], ends, name) for name, title in _PLACEMENTS.items()]
         last = "Mean norm of the tokens after the last block, for models of several depths."
         text = "Training loss, the mean of ten steps."

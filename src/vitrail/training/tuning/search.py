@@ -302,7 +302,7 @@ class _Search:
             queue = queue[taken:]
 
     def _least(self, ways: Sequence[Candidate]) -> float:
-        """What the shortest trial gets: two epochs of the cheapest way, if need be one; in steps, one of the default."""
+        """What the shortest trial gets: two epochs of the cheapest way, or one; in steps, one of the default."""
         if not self.budget.timed:
             return self.journal.trials["default"].epoch_cost
         paces = []
