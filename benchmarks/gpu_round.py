@@ -47,8 +47,9 @@ def parts(out: Path, data: str | None) -> dict[str, Part]:
                         str(out / "sampled.json")), None,
         ),
         "detect": Part(
-            150, script("detect_step", *to["detect"]),
-            script("detect_step", *small, "--size", "64x96", "--batch", "2", "--small", "--rounds", "2", *to["detect"]),
+            200, script("detect_step", *to["detect"]),
+            script("detect_step", *small, "--size", "64x96", "--batch", "2", "--small", "--rounds", "2",
+                   "--only", "rt_detr", *to["detect"]),
         ),
         "kernels": Part(420, [*kernels, "--rounds", "5", *to["kernels"]], None),
         "start": Part(
