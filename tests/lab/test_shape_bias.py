@@ -20,7 +20,16 @@ def test_shares_of_each_cue_by_hand() -> None:
     images = torch.tensor([0.0, 1.0, 2.0, 3.0]).view(4, 1, 1, 1)
     found = _followed(First(), images, torch.tensor([0, 1, 0, 0]), torch.tensor([1, 2, 2, 1]))
     assert (found["shape"], found["texture"]) == (0.5, 0.25)
-    assert math.isclose(found["bias"], 2 / 3)
+    assert math.isclose(found["bias"], 0.375 / (0.375 + 0.125))  # a quarter are guesses among two classes
+
+
+def test_guesses_follow_neither_cue() -> None:
+    torch.manual_seed(0)
+    images = torch.randint(4, (4000, 1, 1, 1)).float()
+    classes = torch.arange(4000) % 4
+    found = _followed(First(), images, classes, (classes + 1) % 4)
+    assert found["shape"] > 0.2
+    assert abs(found["shape"] - found["texture"]) < 0.03
 
 
 def test_a_tiny_run() -> None:

@@ -29,13 +29,13 @@ class ApproximationSettings(Settings):
     side: Count = 4
     patch: Count = 2
     waves: Count = 8
-    frequency: Positive = 4.0  # length of the vector of a wave
+    frequency: Positive = 6.0  # length of the vector of a wave
     widths: tuple[Count, ...] = (8, 16, 32, 64)
     depths: tuple[Count, ...] = (1, 2, 4)
     width: Count = 32
     depth: Count = 2
-    test: Count = 2048
-    how: Fit = Fit(steps=400, batch=128, rate=3e-3, weight_decay=0.0)
+    test: Count = 4096
+    how: Fit = Fit(steps=400, batch=256, rate=3e-3, weight_decay=0.0)
 
 
 class Approximation(Experiment):
@@ -61,7 +61,7 @@ class Approximation(Experiment):
         test=65_536,
         how=Fit(steps=4000, batch=1024, rate=1e-3, weight_decay=0.0),
     )
-    seconds = 20.0
+    seconds = 30.0
     seeds = 3
 
     def measure(self, settings: ApproximationSettings, *, seed: int, device: torch.device) -> Results:

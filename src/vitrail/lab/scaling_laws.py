@@ -22,7 +22,7 @@ _AXES = {"parameters": "parameters", "images": "training images", "compute": "MA
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings(Settings):
-    """Widths with all images, and the last width but one with fewer; the loss is the lowest on held-out images."""
+    """Widths with all images, and the width in the middle with fewer; the loss is the lowest on held-out images."""
 
     data: str = "demo"
     train: CountFromZero = 9000
@@ -69,7 +69,7 @@ class ScalingLaws(Experiment):
         found: dict[str, Any] = {"widths": [], "counts": []}
         for dim in settings.dims:
             found["widths"].append(_run(settings, dim, train, test) | {"dim": dim, "images": total})
-        width = settings.dims[-2]
+        width = settings.dims[len(settings.dims) // 2]
         for count in settings.counts:
             found["counts"].append(_run(settings, width, first(train, count), test) | {"images": count})
         found["counts"].append(next(run for run in found["widths"] if run["dim"] == width))
