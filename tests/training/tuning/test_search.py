@@ -14,6 +14,7 @@ from support.task_data import MAKERS, UNLABELLED, class_folders
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.runs.record import Record, Result
 from vitrail.runs.trained import open_model
+from vitrail.tasks.classify import ClassifyConfig
 from vitrail.training.first_try import measured
 from vitrail.training.loop import Loop
 from vitrail.training.plan import make_plan
@@ -126,7 +127,7 @@ def test_with_nothing_named_the_first_trial_is_what_train_does(tmp_path: Path, m
             pixels = draw.integers(0, 150, (24, 24, 3)) + 80 * (number % 2)
             Image.fromarray(pixels.astype(np.uint8)).save(data / part / label / f"{number}.png")
     said: list[str] = []
-    found = tune(data, steps=1, folder=tmp_path / "run", device="cpu", say=said.append)
+    found = tune(data, steps=1, folder=tmp_path / "run", device="cpu", say=said.append, task=ClassifyConfig())
     assert "all of the budget" in said[-1]
     assert [trial.epochs for trial in found.trials] == [None]
     assert found.record.recipe["probe"] == "linear"

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
+from vitrail.config import to_dict
 from vitrail.data.dataset import Splits
 from vitrail.errors import BusyError, ConfigError, TrainingError, VitrailError
 from vitrail.hardware import device as choose_device
 from vitrail.strict_json import from_json, to_json
-from vitrail.tasks.task import Task
+from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.distributed import World
 from vitrail.training.first_model import sample
 from vitrail.training.first_try import OF_TRAINING
@@ -101,7 +102,7 @@ def _begun(data: str | Path | None, budget: Budget, folder: str | Path | None, o
         raise ConfigError("tuning needs the name of the data: a folder of images, a table, arrays, or a known name")
     if isinstance(options.get("teacher"), torch.nn.Module):
         raise ConfigError("tuning needs the name of the teacher: a run's folder or a file")
-    plain = from_json(to_json({name: str(one) if isinstance(one, Path) else one for name, one in options.items()}))
+    plain = from_json(to_json({name: _plain(one) for name, one in options.items()}))
     fresh = Journal(Path(), {"data": str(data), "options": plain}, budget)
     for path in _folders(str(data)) if folder is None else [Path(folder)]:
         if is_tuned(path) and (found := Journal.read(path)).chosen is None and _same(found, fresh):
@@ -112,6 +113,12 @@ def _begun(data: str | Path | None, budget: Budget, folder: str | Path | None, o
     raise TrainingError(
         f"{folder} already holds a run; resume it (--resume {folder}), or choose another folder (--out)"
     )
+
+
+def _plain(option: Any) -> Any:
+    if isinstance(option, Path):
+        return str(option)
+    return to_dict(option) if isinstance(option, TaskConfig) else option
 
 
 def _folders(data: str) -> Iterator[Path]:
