@@ -196,8 +196,10 @@ def temporary_folder(file: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # on a disk that fails, the error that came first counts
-        os.close(handle)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # on a disk that fails, the error that came first counts
+        finally:
+            os.close(handle)  # whatever happens: an open handle is a lock, and the folder would never be swept
 
 
 def _new(file: Path) -> tuple[Path, int]:

@@ -91,6 +91,9 @@ def test_an_evaluation_is_reported(case: Case) -> None:
     assert not case.task.lead(found.results).endswith(".")
     for name, (low, high) in case.task.intervals(found.results).items():
         assert low <= found.results[name] <= high
+    for breakdown in case.task.breakdowns(found.results).values():
+        assert breakdown.values
+        assert all(isinstance(value, float) for value in breakdown.values.values())
 
 
 def test_the_meter_of_parts_is_that_of_the_whole(case: Case) -> None:

@@ -48,7 +48,7 @@ def test_another_seed_decodes_at_most_what_it_is_judged_by(tmp_path, monkeypatch
     root, opened, read = photos(tmp_path / "photos", count=40), [], Files.read
     monkeypatch.setattr(Files, "read", lambda self, index: opened.append(self.where(index)) or read(self, index))
     small = {"image_size": 8, "augment": {"crop": crop}, "options": {"dim": 32, "depth": 2, "num_heads": 2}}
-    for seed, decoded in ((0, 80 + again), (1, again), (2, again)):
+    for seed, decoded in ((0, 80), (1, again), (2, again)):  # at first, one read serves both sizes
         plan = make_plan(open_data(root, seed=seed), model="vit32_small", changes=small)
         opened.clear()
         _, packs = prepare_data(plan, World(), Logs(tmp_path / "run", silent=True))
