@@ -15,7 +15,7 @@ def test_contenders_have_the_same_weights():
 
 
 def test_kernels_can_be_switched_off(monkeypatch):
-    for name in ("suits", "WIDTHS"):
+    for name in ("suits", "WIDTHS", "DROPOUT"):
         monkeypatch.setattr(benchmark.kernels, name, getattr(benchmark.kernels, name))
     benchmark.only(())
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.refuse, ())
