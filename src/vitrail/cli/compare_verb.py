@@ -15,7 +15,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table of --data with the target")
     verb.add_argument(
-        "--resamples", metavar="N", type=int, help="of the bootstrap (default 1000, or what takes about a minute)"
+        "--resamples", metavar="N", type=int, help="bootstrap resamples (default 1000, or what takes about a minute)"
     )
     verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
     verb.add_argument("--device", help=DEVICES)

@@ -15,7 +15,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     """Adds --minutes."""
     verb.add_argument(
         "--minutes", metavar="M", type=float,
-        help="search for so long: weights, model, image size, linear head or training, rate, augmentation",
+        help="search for the best run in this time: weights, model, image size, linear head, rate, augmentation",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ _NEEDED = ("mark", "hidden")  # what the claim speaks of
 
 @dataclass(frozen=True, kw_only=True)
 class LongRangeSettings(Settings):
-    """Labelled of side x side cells of 4 x 4 pixels; `distance` cells lie between the two parts."""
+    """Images of side x side cells of 4 x 4 pixels; `distance` cells lie between the two parts."""
 
     side: Count = 4
     distance: Count = 3
@@ -46,7 +46,7 @@ class LongRangeSettings(Settings):
 
 
 class LongRange(Experiment):
-    """Labelled are made anew for every batch, so that nothing is learned by heart."""
+    """Images are made anew for every batch, so that nothing is learned by heart."""
 
     name = "long-range"
     title = "Parts that are far apart: counting, and a hidden core"

@@ -1,4 +1,4 @@
-"""Labelled whose class depends on parts that are far apart: halves of objects to count, and a hidden core."""
+"""Labelled images whose class depends on parts that are far apart: halves of objects to count, and a hidden core."""
 
 from typing import Literal
 
