@@ -233,7 +233,7 @@ def test_what_takes_long_has_a_lower_priority(made: list[Decoder], monkeypatch: 
 
     monkeypatch.setattr(decoding, "_DEMOTE_AFTER", 0.05)
     usual, found = os.getpriority(os.PRIO_PROCESS, 0), []
-    with pool() as of:
+    with pool(decoders=1) as of:
         for file, step in ((picture(), 0.0), (hostile.png_of_zeros(2500, 2500), 0.06), (picture(), 0.0)):
             clock = itertools.count(0.0, step).__next__
             monkeypatch.setattr(decoding, "_processor_clock", lambda pid, clock=clock: clock)
