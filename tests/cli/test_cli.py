@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,10 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_is_instant_and_does_not_load_torch() -> None:
     taken = []
-    for _ in range(5):
-        start = time.perf_counter()
+    for _ in range(3):
+        before = os.times()
         done = _run("--help")
-        taken.append(time.perf_counter() - start)
+        taken.append(sum(os.times()[2:4]) - sum(before[2:4]))  # processor time of children: others may be busy, too
     assert done.returncode == 0
     for verb in ("models", "info", "convert", "demo"):
         assert verb in done.stdout

@@ -27,11 +27,11 @@ def folder(tmp_path_factory):
 
 
 def refuse(load, word="config|missing|misshaped|max|tensors|number|must|not"):
-    """An error of ours within two seconds and 500 MB."""
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    """An error of ours within two seconds of processor time and 500 MB."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(VitrailError, match=word):
         load()
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
 
 
@@ -109,10 +109,10 @@ def test_foreign_configs(folder, tmp_path, to, number):
         else:
             inner["model_args"] = {**(about.get("model_args") or {}), key: number}
         (out / "config.json").write_text(json.dumps(inner))
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
         with contextlib.suppress(VitrailError):  # what the tensors say already may be ignored
             vitrail.load(out)
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
 
 
