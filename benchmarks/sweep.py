@@ -11,7 +11,6 @@ not looked at: measure the variant that wins with benchmarks/recipes.py, once.
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -77,7 +76,7 @@ def run(todo: Sequence[Job], *, parallel: int, seconds: float) -> Iterator[tuple
 def stopped(running: list[tuple[Job, "subprocess.Popen[bytes]"]]) -> Iterator[tuple[Job, bool]]:
     """Tells all runs to stop and store what they have."""
     for _, process in running:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # a job in the background may ignore SIGINT
     end = time.monotonic() + PATIENCE
     for job, process in running:
         try:
