@@ -1,5 +1,6 @@
 """Runs, checkpoints and names opened as trained models."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.small_data import Made, photos
 import vitrail
 from vitrail.data.targets import ClassTarget, NumbersTarget
 from vitrail.errors import CheckpointError, ConfigError, DataError, Notice, ResampledNotice
+from vitrail.runs import trained as trained_module
 from vitrail.runs.record import Result
 from vitrail.runs.trained import open_model
 
@@ -106,6 +108,17 @@ def test_evaluation_matches_classes_by_name(tmp_path: Path) -> None:
     numbers = Made(pets.array, {"numbers": torch.rand(20, 1)}, {"numbers": NumbersTarget(names=("age",))})
     with pytest.raises(DataError, match="classes"):
         trained.evaluate(numbers)
+
+
+def test_a_tool_that_is_asked_for_as_a_method() -> None:
+    trained = open_model()
+    for name in trained_module.TOOLS:
+        assert callable(getattr(vitrail, name))
+        with pytest.raises(AttributeError, match=f"vitrail.{name}"):
+            getattr(trained, name)
+    with pytest.raises(AttributeError, match=r"'explains'$"):
+        _ = trained.explains
+    assert copy.copy(trained).task is trained.task
 
 
 def test_a_misspelt_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import torch
 from PIL import Image
@@ -41,6 +41,7 @@ from vitrail.tasks.detect.detect_answer import BoxesAnswer
 from vitrail.tasks.task import Task
 
 BESIDE = "task.safetensors"  # the file of what a task learned that is not part of its model
+TOOLS = ("bench", "explain", "export", "serve")  # functions that take a trained model, in the package `vitrail`
 MODEL = "backbone."  # the names of the model's tensors in a task begin so
 Size = int | tuple[int, int]
 
@@ -129,6 +130,14 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         return f"TrainedModel({self.about})"
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in TOOLS:
+                text += f"; use the function vitrail.{name}"
+            raise AttributeError(text, name=name, obj=self)
 
 
 def open_model(source: str | Path = PACKAGED, *, image_size: Size | None = None) -> TrainedModel:
