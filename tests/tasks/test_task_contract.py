@@ -222,6 +222,7 @@ def test_a_graph_gives_tensors_by_name(case: Case) -> None:
     assert decoded == case.task.decode(case.outputs)
 
 
+@pytest.mark.filterwarnings("ignore::vitrail.errors.Notice")  # the last output may be no part of the answer
 def test_outputs_of_the_head_can_be_explained(case: Case) -> None:
     task = case.task
     if not task.output_names:

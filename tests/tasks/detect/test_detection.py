@@ -12,7 +12,7 @@ from support.registered import tiny
 from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch
 from vitrail.data.targets.boxes_target import BoxesTarget
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Notice
 from vitrail.models.heads import DeformableDetrConfig, DetrConfig, RtDetrConfig
 from vitrail.tasks.detect import Detect, DetectConfig
 from vitrail.training.run import train
@@ -73,6 +73,17 @@ def test_the_threshold_is_adopted() -> None:
     task.load_state({"threshold": 1.0})
     assert task.decode(outputs)[0].text() == "no boxes"
     assert task.state() == {"threshold": 1.0}
+
+
+def test_explaining_a_box_below_the_threshold_is_said() -> None:
+    task = task_of().eval()
+    outputs = task.outputs(batch_of(task, 1).images)
+    assert task.explain_target(outputs, None).tolist() == [0]
+    task.adopt({"threshold": 0.0})
+    assert task.explain_target(outputs, "box 1").tolist() == [1]
+    task.adopt({"threshold": 1.0})
+    with pytest.warns(Notice, match="box 1.*below the threshold"):
+        task.explain_target(outputs, "box 1")
 
 
 def test_images_that_were_not_annotated_have_no_error() -> None:

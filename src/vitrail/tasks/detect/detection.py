@@ -1,5 +1,6 @@
 """Detection: a backbone and a detector that finds boxes as a set."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.boxes_target import BoxesTarget
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Notice
 from vitrail.layers.boxes import inverse_sigmoid, iou, precise, to_corners
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DeformableDetrConfig, Detections, Detector, DetectorConfig
@@ -240,6 +241,15 @@ class Detect(Task):
             return inverse_sigmoid((scores * overlap).amax(dim=1))
 
         return self.backbone.with_outputs(followed, self.count)
+
+    def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
+        """The box of that name, or by default the best one; a notice where it is no part of the answer."""
+        chosen = super().explain_target(outputs, name)
+        scores = outputs["scores"].gather(1, chosen[:, None])
+        if name is not None and (score := scores.min().item()) < self.threshold:
+            about = f"{name} has a score of {score:.2f}, below the threshold {self.threshold:.2f}"
+            warnings.warn(f"{about}: the model does not count it as found", Notice, stacklevel=2)
+        return chosen
 
     def explained_part(self, outputs: Outputs, indices: Tensor, size: tuple[int, int]) -> Tensor:
         """The pixels in the explained boxes."""
