@@ -45,5 +45,6 @@ def test_a_tiny_run() -> None:
     assert found["images"] == [30, 60]
     for name in ("vit", "cnn_macs", "cnn_parameters"):
         assert len(found[name]["accuracy"]) == len(found[name]["looks"]) == 2
-        assert found[name]["rate"] in (1e-3, 1e-2)
+        assert found[name]["rate"]["chosen"] in (1e-3, 1e-2)
+        assert len(found[name]["rate"]["scores"]) == 2
         assert found[name]["speed"] > 0

@@ -42,6 +42,7 @@ def test_a_tiny_run_has_bounds_above_its_errors() -> None:
     found = PacBayes().measure(settings, seed=0, device=torch.device("cpu"))
     best = found["best"]
     assert best["dimensions"] in (5, 10)
+    assert found["subspace"] == {"chosen": best["dimensions"], "grid": [5, 10]}
     assert best["train"] < best["kl"] <= 1
     assert math.isclose(best["kl"], kl_inverse(best["train"], complexity(best["bits"]), 100, 0.05))
     assert found["plain"]["bits"] > 16 * 3000

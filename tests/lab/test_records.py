@@ -53,6 +53,7 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> N
         {"runs": [{"seed": 7, "seconds": 1.0, "results": {}}]},
         {"experiment": "low-pass"},
         {"version": 99},
+        {"format": 1},
     ],
 )
 def test_a_file_that_was_changed_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:

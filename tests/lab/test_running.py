@@ -1,23 +1,39 @@
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Notice
+from vitrail.lab import running
 from vitrail.lab.running import run_experiment
 from vitrail.lab.temperature import Temperature
 
 
-def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
     said: list[str] = []
     first = run_experiment(Temperature(), quick=True, seeds=2, folder=tmp_path, say=said.append)
     again = run_experiment(Temperature(), quick=True, seeds=3, folder=tmp_path, say=said.append)
     assert said == [f"temperature: seed {seed}" for seed in range(3)]
     assert again.record.runs[:2] == first.record.runs
     assert "--seeds 3" in again.record.command
-    monkeypatch.setattr(Temperature, "version", 2)
-    run_experiment(Temperature(), quick=True, seeds=1, folder=tmp_path, say=said.append)
-    assert len(said) == 4
+
+
+def test_what_other_code_has_measured_is_measured_again_and_this_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    run_experiment(Temperature(), quick=True, seeds=2, folder=tmp_path)
+    monkeypatch.setattr(running, "fingerprint", lambda experiment: "another")
+    for notices in (2, 0):  # the second time it is there
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = run_experiment(Temperature(), quick=True, seeds=2, folder=tmp_path, say=said.append)
+        assert [notice.category for notice in caught] == [Notice] * notices
+        assert all("again" in str(notice.message) for notice in caught)
+    assert found.record.fingerprint == "another"
+    assert len(said) == 2
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_seed_gives_the_same_again_and_leaves_random_numbers_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from vitrail.lab.cost_model import CostModel
 from vitrail.lab.data_size import DataSize
 from vitrail.lab.diagonal_query import DiagonalQuery
 from vitrail.lab.experiment import Experiment
+from vitrail.lab.fingerprints import fingerprint
 from vitrail.lab.kernel_regression import KernelRegression
 from vitrail.lab.long_range import LongRange
 from vitrail.lab.low_pass import LowPass
@@ -56,11 +57,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 
 
 def chosen(name: str) -> tuple[Experiment, ...]:
-    """The experiment of a name, or all of them."""
+    """The experiment of a name, or all of them; the fingerprints of their code are taken now, while it is what runs."""
     found = tuple(experiment for experiment in EXPERIMENTS if name in (experiment.name, "all"))
     if not found:
         names = [*(experiment.name for experiment in EXPERIMENTS), "all"]
         raise ConfigError(f"unknown experiment {name!r}; {nearest(name, names)}")
+    for experiment in found:
+        fingerprint(experiment)
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from vitrail.lab.estimates import Estimate
 from vitrail.lab.experiment import Check, Experiment, Verdict
+from vitrail.lab.fingerprints import fingerprint
 from vitrail.lab.machine import slowness
 from vitrail.lab.records import Record, published
 from vitrail.lab.running import Finding
@@ -91,7 +92,9 @@ def _sections(finding: Finding) -> tuple[Section, ...]:
     if finding.published is not None:
         parts += _judged("Verdict of the full run", _published_verdict(finding))
         figures = experiment.figures(finding.published.results)
-        parts.append(Group("The full run", (*figures, _how(finding.published)), folded=True))
+        same = finding.published.fingerprint == fingerprint(experiment)
+        notes = () if same else (Text("", "The code of this experiment has changed since this run."),)
+        parts.append(Group("The full run", (*notes, *figures, _how(finding.published)), folded=True))
     return (*parts, _how(finding.record))
 
 
@@ -130,7 +133,7 @@ def range_text(check: Check) -> str:
 
 def _published_verdict(finding: Finding) -> Verdict:
     assert finding.published is not None  # noqa: S101  (callers ask first)
-    return finding.experiment.verdict(finding.published.results)
+    return finding.experiment.conclude(finding.published.results)
 
 
 def _how(record: Record) -> Code:

@@ -18,6 +18,7 @@ from vitrail.lab.fitting import Fit, first, fit, looker, open_pictures, shuffled
 from vitrail.lab.plots import chart, line
 from vitrail.lab.small_models import Classifier, macs, parameters, small_cnn, small_vit
 from vitrail.lab.small_training import Labelled, accuracy
+from vitrail.lab.tuned import choose, chosen
 from vitrail.report import Group, Section, Table
 
 _MODELS = {"vit": "ViT", "cnn_macs": "CNN of equal MACs", "cnn_parameters": "CNN of equal parameters"}
@@ -33,7 +34,7 @@ class DataSizeSettings(Settings):
     validation: Count = 1000
     test: CountFromZero = 2000
     shares: tuple[Positive, ...] = (0.01, 0.05, 0.25, 1.0)
-    rates: tuple[Positive, ...] = (1e-3, 3e-3, 9e-3)
+    rates: tuple[Positive, ...] = (3e-3, 9e-3, 2.7e-2, 8.1e-2, 0.243)
     tuning: Count = 60  # steps
     looks: Count = 10
     dim: Count = 48
@@ -66,7 +67,7 @@ class DataSize(Experiment):
         validation=5000,
         test=0,
         shares=(0.01, 0.03, 0.1, 0.3, 1.0),
-        rates=(3e-4, 1e-3, 3e-3),
+        rates=(1e-4, 3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2),
         tuning=600,
         looks=30,
         dim=128,
@@ -102,7 +103,7 @@ class DataSize(Experiment):
             rows = [
                 {"model": title, "parameters": one[name]["parameters"], "MACs": one[name]["macs"],
                  "images/s, training": fmean(by_seed(results, data, name, "speed")),
-                 "kept for the backward pass, an image": one[name]["kept"], "rate": one[name]["rate"]}
+                 "kept for the backward pass, an image": one[name]["kept"], "rate": _rates(results, data, name)}
                 for name, title in _MODELS.items()
             ]  # fmt: skip
             table = Table("Costs", columns, rows)  # type: ignore[arg-type]
@@ -160,6 +161,11 @@ def ratio(found: Results, cnn: str) -> float:
     return float(np.exp(np.interp(wanted, reached, np.log(sizes)))) / float(sizes[0])
 
 
+def _rates(results: Sequence[Results], data: str, name: str) -> str:
+    """The rates that were chosen, by seed."""
+    return ", ".join(f"{result[data][name]['rate']['chosen']:g}" for result in results)
+
+
 def kept_bytes(model: nn.Module, images: torch.Tensor) -> float:
     """Bytes an image of what a training pass keeps for the backward pass, weights aside."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -187,12 +193,14 @@ def _on(data: str, settings: DataSizeSettings, device: torch.device) -> dict[str
     every = max(settings.how.steps // settings.looks, 1)
     found: dict[str, Any] = {"images": sizes, "steps": [every * (look + 1) for look in range(settings.looks)]}
     for name in _MODELS:
-        tuned = []
-        for rate in settings.rates:
+
+        def tried(rate: float, name: str = name) -> float:
             model = _model(name, settings, train)
             fit(model, shuffled(train, settings.how.batch), replace(settings.how, steps=settings.tuning, rate=rate))
-            tuned.append((accuracy(model, held), rate))
-        how = replace(settings.how, rate=max(tuned)[1])
+            return accuracy(model, held)
+
+        rate = choose(settings.rates, tried)
+        how = replace(settings.how, rate=rate["chosen"])
         reached: list[float] = []
         looks: list[float] = []
         for size in sizes:
@@ -202,7 +210,7 @@ def _on(data: str, settings: DataSizeSettings, device: torch.device) -> dict[str
             reached.append(accuracy(model, test))
         batch = first(train, how.batch)
         found[name] = {
-            "rate": how.rate, "accuracy": reached, "looks": looks, "parameters": parameters(model),
+            "rate": rate, "accuracy": reached, "looks": looks, "parameters": parameters(model),
             "macs": macs(model, train.images.shape[1:]), "kept": kept_bytes(model, batch.images[:16]),
             "speed": _speed(model, batch, how),
         }  # fmt: skip
@@ -210,12 +218,13 @@ def _on(data: str, settings: DataSizeSettings, device: torch.device) -> dict[str
 
 
 def _speed(model: nn.Module, batch: Labelled, how: Fit) -> float:
-    """Images a second in training: the best of three times five steps."""
+    """Images a second in training: the best of three times five steps; on a CPU, seconds of the processor."""
     best = 0.0
+    clock = time.process_time if batch.images.device.type == "cpu" else time.perf_counter
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         losses = fit(model, lambda: batch, replace(how, steps=5, rate=1e-6))
-        best = max(best, len(losses) * len(batch.classes) / (time.perf_counter() - start))
+        best = max(best, len(losses) * len(batch.classes) / (clock() - start))
     return best
 
 
@@ -234,7 +243,8 @@ def _model(name: str, settings: DataSizeSettings, train: Labelled) -> nn.Module:
 
 def _made(vit: Sequence[float], cnn: Sequence[float], *, early: tuple[float, float]) -> Results:
     def one(values: Sequence[float], start: float, cost: float) -> dict[str, Any]:
-        return {"rate": 1e-3, "accuracy": list(values), "looks": [start, values[-1]], "parameters": 1, "macs": 1,
+        rate = chosen(3e-3, [1e-3, 3e-3, 9e-3])
+        return {"rate": rate, "accuracy": list(values), "looks": [start, values[-1]], "parameters": 1, "macs": 1,
                 "kept": cost, "speed": 1 / cost}  # fmt: skip
 
     found: dict[str, Any] = {"images": [100, 500, 2500, 10_000], "steps": [10, 20], "vit": one(vit, early[0], 2.0)}

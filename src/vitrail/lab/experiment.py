@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from vitrail.config import Config
 from vitrail.errors import DataError
 from vitrail.lab.estimates import Estimate
+from vitrail.lab.tuned import edges
 from vitrail.report import Section, Unit
 
 Results = Mapping[str, Any]  # what one seed measured, as JSON has it
@@ -69,8 +70,8 @@ class Verdict:
 class Experiment(ABC):
     """One claim with its measurement; results are JSON, so that figures and verdicts can be made again from files.
 
-    `version` is part of the name of stored results: a change of what is measured raises it. `seconds` is the time of
-    one seed of the quick form on one core of the machine of docs/lab.md; `seeds` is the usual number of seeds.
+    Stored results carry a fingerprint of the code that measured them (fingerprints.py). `seconds` is the time of one
+    seed of the quick form on one core of the machine of docs/lab.md; `seeds` is the usual number of seeds.
     """
 
     name: ClassVar[str]
@@ -83,7 +84,6 @@ class Experiment(ABC):
     full: ClassVar[Settings]
     seconds: ClassVar[float]
     seeds: ClassVar[int] = 5
-    version: ClassVar[int] = 1
 
     @abstractmethod
     def measure(self, settings: Any, *, seed: int, device: torch.device) -> Results:
@@ -96,6 +96,11 @@ class Experiment(ABC):
     @abstractmethod
     def verdict(self, results: Sequence[Results]) -> Verdict:
         """Whether the claim holds in these results."""
+
+    def conclude(self, results: Sequence[Results]) -> Verdict:
+        """The verdict, which also names what was chosen at an edge of its grid (tuned.py)."""
+        found = self.verdict(results)
+        return replace(found, text=". ".join(filter(None, (found.text, edges(results)))))
 
     @abstractmethod
     def true_case(self) -> Sequence[Results]:

@@ -16,8 +16,8 @@ from vitrail.files import write_json
 from vitrail.lab.experiment import Experiment, Results, Settings
 from vitrail.strict_json import from_json, read_json, to_json
 
-_FORMAT = 1
-_FIELDS = {"format", "experiment", "version", "settings", "device", "hardware", "versions", "command", "runs"}
+_FORMAT = 2
+_FIELDS = {"format", "experiment", "fingerprint", "settings", "device", "hardware", "versions", "command", "runs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The runs of an experiment with the same settings on the same machine, and the command that made them."""
+    """The runs of an experiment with the same code and settings on the same machine, and the command that made them."""
 
     experiment: str
-    version: int
+    fingerprint: str
     settings: Mapping[str, Any]
     device: str
     hardware: str
@@ -67,8 +67,8 @@ class Record:
 
 
 def run_file(folder: Path, experiment: Experiment, settings: Settings, *, device: str, seed: int) -> Path:
-    """The file of one seed; other settings, another device or version have another name."""
-    told = to_json({"version": experiment.version, "settings": to_dict(settings), "device": device})
+    """The file of one seed; other settings, another device or format have another name."""
+    told = to_json({"format": _FORMAT, "settings": to_dict(settings), "device": device})
     return folder / f"{experiment.name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}-{seed}.json"
 
 
@@ -87,9 +87,8 @@ def read_record(file: Path) -> Record:
 
 
 def published(experiment: Experiment) -> Record | None:
-    """The results of the full run that the package has, if it has them for this version of the experiment."""
+    """The results of the full run that the package has, if it has them."""
     file = resources.files("vitrail.lab") / "results" / f"{experiment.name}.json"
     if not file.is_file():
         return None
-    found = Record.from_data(from_json(file.read_text(encoding="utf-8")), file.name)
-    return found if found.version == experiment.version else None
+    return Record.from_data(from_json(file.read_text(encoding="utf-8")), file.name)

@@ -1,6 +1,7 @@
-"""Runs experiments seed by seed; what is already in the folder of results is not measured again."""
+"""Runs experiments seed by seed; what the folder of results has from the same code is not measured again."""
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import torch
 
 from vitrail.config import to_dict
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, Notice
 from vitrail.lab.experiment import Experiment, Verdict
+from vitrail.lab.fingerprints import fingerprint
 from vitrail.lab.machine import hardware, versions
 from vitrail.lab.records import Record, Run, published, read_record, run_file, write_record
 
@@ -51,7 +53,7 @@ def run_experiment(
         experiment=experiment,
         quick=quick,
         record=record,
-        verdict=experiment.verdict(record.results),
+        verdict=experiment.conclude(record.results),
         published=published(experiment),
     )
 
@@ -59,7 +61,7 @@ def run_experiment(
 def _judged(experiment: Experiment, record: Record, where: str) -> None:
     """DataError where results from a file have no verdict and no figures, as where somebody changed them."""
     try:
-        experiment.verdict(record.results)
+        experiment.conclude(record.results)
         experiment.figures(record.results)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DataError(f"{where} holds results that cannot be judged ({error!r:.200}); delete it") from error
@@ -77,14 +79,16 @@ def _seed(
     """The record of one seed, from its file or measured now; global random numbers are left as they were."""
     settings = experiment.quick if quick else experiment.full
     file = run_file(folder, experiment, settings, device=device.type, seed=seed)
+    code = fingerprint(experiment)
     if file.exists():
         found = read_record(file)
-        if (found.experiment, found.version, [run.seed for run in found.runs]) != (
-            experiment.name, experiment.version, [seed],
-        ):  # fmt: skip
+        if (found.experiment, [run.seed for run in found.runs]) != (experiment.name, [seed]):
             raise DataError(f"{file} holds results of another experiment or seed; delete it")
-        _judged(experiment, found, str(file))
-        return found
+        if found.fingerprint == code:
+            _judged(experiment, found, str(file))
+            return found
+        text = f"{experiment.name}, seed {seed}: the stored results are of other code and are measured again ({file})"
+        warnings.warn(text, Notice, stacklevel=3)
     say(f"{experiment.name}: seed {seed}")
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -93,7 +97,7 @@ def _seed(
     run = Run(seed=seed, seconds=time.perf_counter() - start, results=results)
     record = Record(
         experiment=experiment.name,
-        version=experiment.version,
+        fingerprint=code,
         settings=to_dict(settings),
         device=device.type,
         hardware=hardware(device),
