@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from support.advised import SETTINGS, engine, facts, result, speed
+from support.advised import SETTINGS, engine, facts, result, speed, tuning
 
 from vitrail.advice.advise import Advice, advice
 from vitrail.advice.choose import Evidence, Limits, candidates, judge, ranked
@@ -21,7 +21,8 @@ def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool =
 
 
 def test_every_sentence_rests_on_rows_or_says_that_it_does_not() -> None:
-    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), engine(NETWORK, 2.0), speed(NETWORK, 10.0))
+    rows = engine(NETWORK, 2.0), speed(NETWORK, 10.0), tuning("a", 3, minutes=60)
+    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), *rows)
     for one in found.sentences:
         assert one.rows or one.outside or one.text.startswith("The doctor"), one.text
     text = str(found.report())
@@ -63,6 +64,25 @@ def test_a_busy_machine_is_named() -> None:
     )
     found = [judge(one, facts(), Limits(), evidence) for one in candidates(facts(), evidence.rows, SETTINGS, {})]
     assert "busy" in str(advice(facts(), found, evidence, limits=Limits(), device="cpu").report())
+
+
+def test_a_linear_head_alone_and_a_search_are_named() -> None:
+    found = advised(facts(), Limits(minutes=6), tuning("a", 3), tuning("b", 0))
+    (head,) = (one for one in found.sentences if "vitrail probe packaged-photos photos --fit" in one.text)
+    assert head.rows
+    (search,) = (one for one in found.sentences if "vitrail train photos --minutes 6" in one.text)
+    assert "kept on 1 of 1 sets" in search.text
+    assert len(search.rows) == 2
+    assert not search.outside
+    assert "no time for others" in search.rows[1].text()
+    (longer,) = (one for one in advised(facts(), Limits(), tuning("a", 3)).sentences if "--minutes 30" in one.text)
+    assert longer.outside
+    (unknown,) = (one for one in advised(facts()).sentences if "--minutes 30" in one.text)
+    assert "not measured" in unknown.text
+
+
+def test_training_for_epochs_has_no_head_alone() -> None:
+    assert "--fit" not in str(advised(facts(), Limits(latency=10.0), result("tune", "c", 0.9)).report())
 
 
 def test_nothing_fits() -> None:

@@ -34,6 +34,15 @@ def speed(of: str, ms: float, *, kind: str = "speed") -> Row:
     return Row(kind=kind, of=of, values=values, hardware="a core", versions="torch", command="measure")
 
 
+def tuning(name: str, others: int, *, minutes: int = 8) -> Row:
+    """A search that kept its default."""
+    values = {
+        "set": name, "task": "classify", "minutes": minutes, "others": others, "metric": "accuracy", "default": 0.9,
+        "best_other": 0.8 if others else None, "kept": "the default", "test": 0.85, "device": "cpu",
+    }  # fmt: skip
+    return Row(kind="tuning", of="train --minutes", values=values, hardware="a core", versions="x", command="search")
+
+
 def engine(of: str, times: float, *, same: float = 1.0) -> Row:
     """How many times as fast an engine is."""
     values = {"engine": "int8", "target": "onnx", "int8": True, "times": times, "low": times, "high": times}

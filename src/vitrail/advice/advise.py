@@ -24,6 +24,8 @@ from vitrail.strict_json import to_json
 
 _FAR = 2.0  # distance to the nearest set from which on the data are unlike all that were measured
 _BUSY = 0.5  # other processes for each core from which on what is measured is too slow
+_OUT = "runs/advised"
+_MINUTES = 30.0  # of a search, where no limit is given
 _WORTH = 1.1  # times eager from which on an engine is worth its trouble
 
 
@@ -155,6 +157,7 @@ def advice(facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, li
         *_model(facts, best, ranked),
         *_expected(best, evidence.rows),
         *_time(facts, best, evidence, named=device in machines()),
+        *_ways(facts, best, limits, evidence),
     ]
     sentences += [*_answer(best, limits, evidence), *_doctor(facts)]
     commands = _commands(facts, best, rows, kind)
@@ -264,6 +267,33 @@ def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) ->
     yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)
 
 
+def _ways(facts: DataFacts, best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentence]:
+    """Other commands: the linear head alone, and a search in a budget of time."""
+    if best.candidate.head_on is not None:
+        words = f"vitrail probe {best.candidate.head_on} {facts.source} --fit --out {_OUT}"
+        text = f"The same head without a recipe, which is quick to fit again as images are added: {words}."
+        yield Sentence(text, _near(best))
+    minutes = _MINUTES if limits.minutes is None else limits.minutes
+    words = f"vitrail train {facts.source} --minutes {minutes:g}"
+    what = (
+        f"To search for longer: {words} tries the default, linear heads and fine-tuning in that time, and keeps the "
+        "default unless another is better by more than a standard error"
+    )
+    known = tuple(row for row in evidence.rows if row.kind == "tuning" and row.values["task"] == facts.task)
+    if not known:
+        yield Sentence(f"{what}; what that gains was not measured for task {facts.task!r}.", outside=True)
+        return
+    compared = [row for row in known if row.values["others"]]
+    kept = sum(row.values["kept"] == "the default" for row in compared)
+    longest = max(row.values["minutes"] for row in known)
+    yield Sentence(
+        f"{what}. In searches of up to {longest} minutes the default was kept on {kept} of {len(compared)} sets on "
+        f"which there was time for others.",
+        known,
+        outside=minutes > longest or evidence.kind not in {row.values["device"] for row in known},
+    )
+
+
 def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentence]:
     """The time of an answer, memory, and the export."""
     rows, speeds, memories, kind = evidence
@@ -314,7 +344,7 @@ def _doctor(facts: DataFacts) -> Iterator[Sentence]:
 
 def _commands(facts: DataFacts, best: Judged, rows: Sequence[Row], kind: str) -> list[str]:
     """What to type."""
-    data, out = facts.source, "runs/advised"
+    data, out = facts.source, _OUT
     commands = [words.format(data=data, out=out) for words in best.candidate.train]
     commands.append(f"vitrail eval {out}")
     engine = best.engine or best_engine(best.candidate.network, rows, kind)

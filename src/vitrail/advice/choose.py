@@ -65,6 +65,7 @@ class Candidate:
     train: tuple[str, ...]  # commands, with {data} and {out}
     rows: tuple[Row, ...]  # results, the sets most like the data first
     epochs: int | None = None
+    head_on: str | None = None  # the weights whose features a linear head reads, where that is all that is trained
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def candidates(
             setting = settings[name]
             network = PHOTOS if setting.start == PHOTOS else NAME
             words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
-            found.append(Candidate(name, setting.about, network, (words,), tuple(own)))
+            head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
+            found.append(Candidate(name, setting.about, network, (words,), tuple(own), head_on=head_on))
         elif name in recipes:
             recipe = recipes[name]
             found.append(

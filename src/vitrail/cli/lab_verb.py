@@ -15,7 +15,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cpu with --quick, a GPU otherwise)")
     verb.add_argument(
         "--results", metavar="FOLDER", type=Path, default=Path("runs") / "lab",
-        help="where results are kept, one file a seed; what is there is not measured again (default runs/lab)",
+        help="where results are kept, one file a seed; what is there from the same code is not measured again (default runs/lab)",
     )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
     verb.add_argument(
@@ -36,9 +36,9 @@ def lab(options: argparse.Namespace) -> None:
         show_report(listing(EXPERIMENTS), options)
         return
     where = device("cpu" if options.quick and options.device is None else options.device)
-    findings = []
-    for experiment in chosen(options.name):
-        with busy(f"{experiment.name}: {experiment.claim[:60]}"):
+    findings, experiments = [], chosen(options.name)
+    for number, experiment in enumerate(experiments, start=1):
+        with busy(f"{number} of {len(experiments)}, {experiment.name}: {experiment.claim[:60]}"):
             findings.append(
                 run_experiment(
                     experiment, quick=options.quick, seeds=options.seeds, device=where, folder=options.results
