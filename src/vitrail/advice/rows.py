@@ -86,7 +86,8 @@ class Row:
             return f"inside on {values['inside']} of {values['sets']} sets, each advised without its own rows"
         if self.kind == "tuning":
             best, others = values["best_other"], values["others"]
-            found = f"best of {others} others {show(best, 'share')}" if others else "no time for others"
+            named = f"best of {others} others" if others != 1 else "one other"
+            found = f"{named} {show(best, 'share')}" if others else "no time for others"
             default = f"{values['metric']} of the default {show(values['default'], 'share')} (validation)"
             return f"{values['minutes']} minutes: {default}, {found}; kept {values['kept']}"
         if self.kind == "memory":
