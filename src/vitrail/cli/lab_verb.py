@@ -15,7 +15,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: cpu with --quick, a GPU otherwise)")
     verb.add_argument(
         "--results", metavar="FOLDER", type=Path, default=Path("runs") / "lab",
-        help="where results are kept, one file a seed; those of the same code are not measured again (default runs/lab)",
+        help="where results are kept, one file a seed; what the same code has measured is not measured again (default "
+        "runs/lab)",
     )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
     verb.add_argument(
