@@ -43,7 +43,7 @@ def _own(module: str, experiment: str) -> tuple[str, tuple[str, ...]]:
     """The code of a module that an experiment there measures with, and the modules of the lab that it uses."""
     source = inspect.getsource(import_module(module))
     body = _statements(source)
-    waiting = [node for node in body if not _defined(node) or getattr(node, "decorator_list", ())]
+    waiting = [node for node in body if not _defined(node) or _decorators(node)]
     waiting += [node for node in body if experiment in _defined(node)]
     kept: list[ast.stmt] = []
     while waiting:
@@ -77,6 +77,11 @@ def _defined(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
+def _decorators(node: ast.stmt) -> list[ast.expr]:
+    """The decorators of a function or class, which may keep it somewhere."""
+    return node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+
+
 def _local(alias: ast.alias) -> str:
     """The name that an import defines."""
     return (alias.asname or alias.name).partition(".")[0]
@@ -98,7 +103,7 @@ def _code(source: str, nodes: list[ast.stmt], experiment: str = "") -> tuple[str
             module = getattr(node, "module", None) or ""
             imports |= {(module, alias.name, _local(alias)) for alias in node.names if _local(alias) in used}
     for node in (statement for statement in nodes if not isinstance(statement, ast.Import | ast.ImportFrom)):
-        first = min([node.lineno, *(part.lineno for part in getattr(node, "decorator_list", ()))])
+        first = min([node.lineno, *(part.lineno for part in _decorators(node))])
         kept |= _lines(node) | set(range(first, node.lineno))
         for out in _left_out(node, experiment):
             kept -= _lines(out)
