@@ -54,7 +54,7 @@ def serve(opener: "Opener", config: ServeConfig, *, on_ready: OnReady | None = N
     """Serves until SIGTERM or SIGINT; calls `on_ready(url, about)` once every worker has opened the model."""
     for package in ("uvicorn", "starlette"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; install the extra `serve`: pip install -e '.[serve]'")
+            raise ConfigError(f"{package} is not installed: pip install starlette uvicorn")
     fill_standard_descriptors()
     with tempfile.TemporaryDirectory(prefix="vitrail-serve-") as folder, listen(config) as listener:
         bound = replace(config, port=listener.getsockname()[1])

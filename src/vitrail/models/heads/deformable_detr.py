@@ -260,8 +260,8 @@ def check_tokens(tokens: Tensor, count: int) -> None:
     """ConfigError where there are fewer tokens, B S ..., than queries that start at them."""
     if tokens.shape[1] < count:
         raise ConfigError(
-            f"{count} queries need as many tokens, but these images give {tokens.shape[1]}; use fewer queries, "
-            "more levels or larger images"
+            f"the detector has {count} queries, but images of this size give only {tokens.shape[1]} tokens to start "
+            "from; use fewer queries (task.head.queries), more levels or larger images"
         )
 
 
