@@ -14,11 +14,13 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from support.abused.loaders import Loader
+from vitrail.errors import Notice
 
 SECONDS, MEGABYTES = 5.0, 1_500
 MAX_SENTENCE, MAX_LINES = 10_000, 8  # of an error; what a file says may be repeated in it
@@ -52,7 +54,9 @@ def attempt(loader: Loader, seed: int, folder: Path, *, reach: list[str] | None 
     if reach is not None:
         reach.clear()  # of what was written just now
     try:
-        loader.load(case)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Notice)  # what is said to a user is no fault
+            loader.load(case)
     except loader.refusals as error:
         return judge(str(getattr(error, "detail", error)))
     except Exception as error:

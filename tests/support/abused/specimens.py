@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import re
 import struct
 import tarfile
 import tempfile
@@ -345,4 +346,5 @@ def lab_results() -> Files:
     from vitrail.lab.running import run_experiment
     from vitrail.lab.temperature import Temperature
 
-    return folder_files(lambda folder: run_experiment(Temperature(), quick=True, seeds=1, folder=folder))
+    files = folder_files(lambda folder: run_experiment(Temperature(), quick=True, seeds=1, folder=folder))
+    return {name: re.sub(rb'"seconds": *[0-9.e-]+', b'"seconds":1.5', data) for name, data in files.items()}  # no clock
