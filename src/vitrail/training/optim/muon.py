@@ -38,8 +38,9 @@ class Muon(AdamW):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         moments = [self.state[parameter]["momentum"] for parameter in parameters]
         torch._foreach_lerp_(moments, gradients, 1 - beta)
-        ahead = torch._foreach_lerp(gradients, moments, beta)  # as Nesterov looks
-        steps = _all_steps(ahead, group["parts"])
+        # As Nesterov looks ahead; in place of the gradients, since torch 2.11 makes no new tensors of shards this way.
+        torch._foreach_lerp_(gradients, moments, beta)
+        steps = _all_steps(gradients, group["parts"])
         torch._foreach_mul_(steps, rate)
         torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
         torch._foreach_sub_(parameters, steps)
