@@ -225,8 +225,13 @@ def test_moves_to_another_grid(case):
 def test_gradients_have_gradients(case):
     layer = make(case, grid=(1, 2)).double()
     tokens = draw(grid=(1, 2), dtype=torch.float64).requires_grad_()
-    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
-        assert torch.autograd.gradgradcheck(lambda x: layer(x, (1, 2)), (tokens,), fast_mode=True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+            assert torch.autograd.gradgradcheck(lambda x: layer(x, (1, 2)), (tokens,), fast_mode=True)
+    except RuntimeError as error:
+        if "grid_sampler_2d_backward is not implemented" not in str(error):
+            raise
+        pytest.skip("this version of torch has no second derivative of grid_sample")
 
 
 VARIANTS = {name: case for name, case in CASES.items() if case not in KINDS}

@@ -30,7 +30,7 @@ def test_depthwise_keeps_channels_apart():
 
 
 def test_conv_norm_by_hand():
-    layer = ConvNorm(1, 1, 1, activation=nn.ReLU(), eps=0.0, gain=3.0).eval()
+    layer = ConvNorm(1, 1, 1, activation=nn.ReLU(), eps=1e-12, gain=3.0).eval()
     nn.init.constant_(layer.conv.weight, 2.0)
     layer.norm.running_mean.fill_(1.0)
     layer.norm.running_var.fill_(4.0)

@@ -21,7 +21,7 @@ def as_if_absent(conv: nn.Module) -> None:
     """A depth-wise convolution and a norm that are the identity."""
     conv.conv.weight.data.zero_()
     conv.conv.weight.data[:, :, 1, 1] = 1
-    conv.norm.eps = 0.0
+    conv.norm.eps = 1e-12
     conv.norm.weight.data.fill_(1)
     conv.norm.bias.data.zero_()
 

@@ -55,7 +55,7 @@ class PerformerAttention(KernelAttention):
 
 def _no_autocast(device: str) -> AbstractContextManager[object]:
     """Disables autocast; the device "meta" has no autocast."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def draw_directions(count: int, dim: int, *, orthogonal: bool, generator: torch.Generator | None = None) -> Tensor:
