@@ -1,9 +1,12 @@
 """Linear layers in 8 bits: close to those in 32, in all gradients; they learn; the model stays the same."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail.layers.fp8 import Fp8Linear, rounded, use_fp8, without_bias
 from vitrail.models.registry import create
@@ -50,6 +53,30 @@ def test_other_sizes_and_types_are_computed_as_ever(rows: int, dtype: torch.dtyp
     tokens = torch.randn(rows, 32, dtype=dtype)
     assert torch.equal(Fp8Linear.of(plain)(tokens), plain(tokens))
     assert torch.equal(without_bias(Fp8Linear.of(plain), tokens), F.linear(tokens, plain.weight))
+
+
+class Layouts(TorchDispatchMode):
+    """Notes the strides of both factors of each product in 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._scaled_mm.default:
+            self.seen.append((args[0].stride(), args[1].stride()))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_have_the_layouts_that_a_gpu_takes(turned: bool) -> None:
+    """The first factor lies row by row, the second column by column; a CPU would take any."""
+    layer, tokens, grad = Fp8Linear(64, 96), torch.randn(32, 64), torch.randn(32, 96).bfloat16()
+    if turned:
+        tokens, grad = (one.t().contiguous().t() for one in (tokens, grad))
+    with Layouts() as layouts, torch.autocast("cpu", torch.bfloat16):
+        layer(tokens.requires_grad_()).backward(grad)
+    assert layouts.seen == [((64, 1), (1, 64)), ((96, 1), (1, 96)), ((32, 1), (1, 32))]
 
 
 def test_a_product_without_its_bias() -> None:

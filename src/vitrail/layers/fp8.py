@@ -74,10 +74,11 @@ class _Product(torch.autograd.Function):
 
 
 def rounded(values: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Values in 8 bits, and the number that they are to be multiplied by; the largest one uses the whole range."""
+    """Values in 8 bits, row by row in memory, and their scale, a factor; the largest one uses the whole range."""
     top = torch.finfo(kind).max
     scale = values.detach().abs().amax().float().clamp(min=_LEAST) / top
-    return (values / scale.to(values.dtype)).clamp(-top, top).to(kind), scale.to(values.dtype).float()
+    small = (values / scale.to(values.dtype)).clamp(-top, top).to(kind)
+    return small.contiguous(), scale.to(values.dtype).float()
 
 
 def _columns(values: Tensor) -> Tensor:
