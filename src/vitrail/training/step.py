@@ -114,8 +114,9 @@ class RecordedStep(Step):
         before = {id(tensor): tensor.clone() for tensor in self._state()}
         for _ in range(_WARM_UP):
             self._whole()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(self.device)):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        # Meanwhile the thread that makes batches may take pinned memory, which would end a recording of all threads.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self._losses, self._norm = self._whole()
         with torch.no_grad():
             for tensor in self._state():
