@@ -1,27 +1,31 @@
-"""Everything that is measured on a GPU, in order of value, each part with a limit of time; results go to one folder.
+"""Everything that is measured on a GPU, in order of value, each part with a limit of time; results are one file.
 
     python benchmarks/gpu_round.py --out results --minutes 9                       # as many parts as fit
     python benchmarks/gpu_round.py --out results --parts kernels start --minutes 9
     python benchmarks/gpu_round.py --out results --tiny                            # every part in seconds, on a CPU
 
-A part is a command; its output goes to OUT/NAME.log, its numbers to OUT/NAME.json, and what became of it to
-OUT/round.json. A part is not begun where less than half of its time is left; one that runs out of time is ended with
-all that it started, and its log stays. `--data` is CIFAR-10, as `vitrail train` takes it; without it, its part is left
-out.
+A part is a command; its output goes to NAME.log, its numbers to NAME.json, and what became of it to round.json, all of
+them in OUT/FIRST-PART.tar.gz, which is written anew every ten seconds. A part is not begun where less than half of its
+time is left; one that runs out of time is ended with all that it started, and what it has written stays. `--data` is
+CIFAR-10, as `vitrail train` takes it; without it, its part is left out. `--keep` is a folder for models and runs.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 PYTHON = sys.executable
+_LOOK = 10.0  # seconds between copies of what is there
 
 
 class Part(NamedTuple):
@@ -36,85 +40,99 @@ def script(name: str, *options: str) -> list[str]:
     return [PYTHON, str(HERE / f"{name}.py"), *options]
 
 
-def parts(out: Path, data: str | None) -> dict[str, Part]:
+def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
     """All parts by name, the most valuable first."""
-    to = {name: ["--json", str(out / f"{name}.json")] for name in ("detect", "kernels", "start", "growth", "latency")}
+    names = ("checks", "micro", "kernels", "detect", "start", "growth", "largest", "latency")
+    to = {name: ["--json", str(out / f"{name}.json")] for name in names}
     small = ["--device", "cpu"]
-    kernels = script("kernels", "--only", "check", "micro", "steps", "--kernels", "bias_gelu", "window_attention")
+    growth = script("growth", "--rounds", "5")
     found = {
-        "sampled": Part(
-            150, script("kernels", "--only", "check", "micro", "tune", "--kernels", "sample_levels", "--json",
-                        str(out / "sampled.json")), None,
-        ),
+        "checks": Part(150, script("kernel_checks", "--only", "check", "tune", *to["checks"]), None),
+        "kernels": Part(400, script("kernels", "--rounds", "5", *to["kernels"]), None),
         "detect": Part(
-            200, script("detect_step", *to["detect"]),
-            script("detect_step", *small, "--size", "64x96", "--batch", "2", "--small", "--rounds", "2",
-                   "--only", "rt_detr", *to["detect"]),
+            110, script("detect_step", *to["detect"]),
+            script("detect_step", *small, "--size", "64x96", "--batch", "2", "--small", "--rounds", "1",
+                   "--steps", "1", "--only", "rt_detr", *to["detect"]),
         ),
-        "kernels": Part(420, [*kernels, "--rounds", "5", *to["kernels"]], None),
         "start": Part(
-            200, script("start", "--set", "compile=true", "--set", "compile=blocks", *to["start"]),
+            200, script("start", "--set", "compile=blocks", "--set", "compile=true", "--set", "compile=auto",
+                        *to["start"]),
             script("start", *small, "--images", "64", "--model", "vit_tiny_patch16", "--batch-size", "16", "--epochs",
                    "1", "--image-size", "64", *to["start"]),
         ),
-        "packing": Part(
-            120, script("packing", "--workers", "1,4,16", "--rounds", "3"),
-            script("packing", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
-        ),
-        "streaming": Part(
-            90, script("streaming", "--workers", "4,16"),
-            script("streaming", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
-        ),
         "latency": Part(
-            240, script("latency", *to["latency"]),
+            200, script("latency", "--rounds", "7", *to["latency"]),
             script("latency", *small, "--models", "vit_tiny_patch16", "--batches", "1", "--rounds", "2", "--times", "1",
                    "--ways", "eager", *to["latency"]),
         ),
         "growth": Part(
-            300, script("growth", "--largest", "vit_base_patch16", "swin_tiny_patch4_window7", *to["growth"]),
+            150, [*growth, *to["growth"]],
             script("growth", *small, "--points", "2", "--rounds", "1", "--axes", "batch", *to["growth"]),
         ),
+        "packing": Part(
+            60, script("packing", "--workers", "1,4,16", "--rounds", "2"),
+            script("packing", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
+        ),
+        "streaming": Part(
+            60, script("streaming", "--workers", "4,16", "--rounds", "2"),
+            script("streaming", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
+        ),
         "profile": Part(
-            60, [PYTHON, "-m", "vitrail", "profile", "vit_base_patch16", "--batch", "256"],
+            40, [PYTHON, "-m", "vitrail", "profile", "vit_base_patch16", "--batch", "256"],
             [PYTHON, "-m", "vitrail", "profile", "vit32_small", "--batch", "2", "--rounds", "1", "--device", "cpu"],
         ),
+        "largest": Part(
+            150, [*growth, "--axes", "--largest", "vit_base_patch16", "swin_tiny_patch4_window7", *to["largest"]], None
+        ),
         "tests": Part(
-            500, [PYTHON, "-m", "pytest", "-q", "-rs", "-x", "--timeout", "120", str(HERE.parent / "tests")],
+            400, [PYTHON, "-m", "pytest", "-q", "-rs", "-n", "12", "--maxfail", "60", str(HERE.parent / "tests")],
             [PYTHON, "-m", "pytest", "-q", "-n", "0", str(HERE.parent / "tests/test_timing.py")],
         ),
+        "micro": Part(200, script("kernel_checks", "--only", "micro", *to["micro"]), None),
         "lab": Part(
             500, [PYTHON, "-m", "vitrail", "lab", "all", "--results", str(out / "lab")],
             [PYTHON, "-m", "vitrail", "lab", "temperature", "--quick", "--results", str(out / "lab")],
         ),
     }  # fmt: skip
     if data is not None:
-        recipes = script(
-            "recipes", "cifar10-small-mae", "cifar10-small", "--data", data, "--val", "0.02", "--seeds", "0"
+        recipes = script("recipes", "cifar10-small-mae", "cifar10-small", "--data", data, "--val", "0.02", "--seeds")
+        found["accuracy"] = Part(
+            560, [*recipes, "0", "--out", str(keep / "accuracy"), "--json", str(out / "accuracy.json")], None
         )
-        found["accuracy"] = Part(560, [*recipes, "--json", str(out / "accuracy.json")], None)
     return found
 
 
-def run(name: str, command: list[str], seconds: float, out: Path) -> dict[str, Any]:
+def run(name: str, command: list[str], seconds: float, out: Path, target: Path) -> dict[str, Any]:
     """Runs a part to its end or to its limit."""
     began, log = time.perf_counter(), out / f"{name}.log"
     print(f"--- {name}: {' '.join(command)}", flush=True)
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    folders = [str(HERE.parent / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     with log.open("w") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True, cwd=HERE.parent
         )
-        try:
-            code: int | None = process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        code: int | None = None
+        while code is None and (left := seconds - (time.perf_counter() - began)) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(min(left, _LOOK))
+            bundle(out, target)
+        with contextlib.suppress(ProcessLookupError):  # also what a part that has ended left behind
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = None
+        process.wait()
     taken = time.perf_counter() - began
     end = f"stopped after {taken:.0f} s, its limit" if code is None else f"exit {code} after {taken:.0f} s"
     lines = log.read_text(errors="replace").splitlines()
     print("\n".join(lines[-12:]), f"\n--- {name}: {end}", flush=True)
     return {"part": name, "command": command, "seconds": taken, "exit": code}
+
+
+def bundle(out: Path, target: Path) -> None:
+    """Everything in one file: it is whole at any time."""
+    new = target.with_suffix(".new")
+    with tarfile.open(new, "w:gz") as tar:
+        tar.add(out, "results")
+    new.replace(target)
 
 
 def main() -> None:
@@ -123,24 +141,31 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", help="of all, in this order")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--data", help="CIFAR-10")
+    parser.add_argument("--keep", type=Path, help="a folder; by default a temporary one")
     parser.add_argument("--tiny", action="store_true")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    known = parts(chosen.out.resolve(), chosen.data)
-    if wrong := set(chosen.parts or ()) - set(known):
-        raise SystemExit(f"no part is called {', '.join(sorted(wrong))}; there are {', '.join(known)}")
     end, done = time.perf_counter() + 60 * chosen.minutes, []
-    for name in chosen.parts or known:
-        part = known[name]
-        command, left = part.tiny if chosen.tiny else part.command, end - time.perf_counter()
-        if command is None:
-            print(f"--- {name}: left out, it needs a GPU")
-            continue
-        if left < part.seconds / 2 and not chosen.tiny:
-            print(f"--- {name}: left out, {left:.0f} s are left, and it takes about {part.seconds:.0f}")
-            continue
-        done.append(run(name, command, min(left, part.seconds), chosen.out))
-        (chosen.out / "round.json").write_text(json.dumps(done, indent=1))
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary, "results")
+        out.mkdir()
+        known = parts(out, chosen.data, (chosen.keep or Path(temporary)).resolve())
+        if wrong := set(chosen.parts or ()) - set(known):
+            raise SystemExit(f"no part is called {', '.join(sorted(wrong))}; there are {', '.join(known)}")
+        names = chosen.parts or list(known)
+        for name in names:
+            part = known[name]
+            command, left = part.tiny if chosen.tiny else part.command, end - time.perf_counter()
+            if command is None:
+                print(f"--- {name}: left out, it needs a GPU")
+                continue
+            if left < part.seconds / 2 and not chosen.tiny:
+                print(f"--- {name}: left out, {left:.0f} s are left, and it takes about {part.seconds:.0f}")
+                continue
+            target = chosen.out / f"{names[0]}.tar.gz"
+            done.append(run(name, command, min(left, part.seconds) if not chosen.tiny else 1200, out, target))
+            (out / "round.json").write_text(json.dumps(done, indent=1))
+            bundle(out, target)
     if chosen.tiny and any(one["exit"] != 0 for one in done):
         raise SystemExit(1)
 

@@ -79,7 +79,8 @@ def exponent(sizes: list[float], values: list[float]) -> float:
 
 def built(name: str, options: Point, device: torch.device) -> tuple[nn.Module, torch.Tensor]:
     keywords = {key: value for key, value in options.items() if key != "batch"}
-    model = vitrail.create(name, **keywords).to(device)
+    with device:  # draws the first weights of large models there
+        model = vitrail.create(name, **keywords).to(device)
     images = torch.rand(options["batch"], model.config.channels, *model.config.image_size, device=device)
     return model, images
 
@@ -136,6 +137,9 @@ def largest(name: str, device: torch.device, chosen: argparse.Namespace, *, chec
             torch.cuda.synchronize(device)
         except torch.cuda.OutOfMemoryError:
             return False
+        except RuntimeError as error:  # a kernel may not take so many numbers: then that is the limit
+            print(f"{name}, batch {batch}: {error}", flush=True)
+            return False
         finally:
             model.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
@@ -178,19 +182,26 @@ def main() -> None:
         "| model | changed | ms a step | exponent, time | of the last two | exponents, memory |\n"
         "|---|---|---|---|---|---|"
     )
+    batches: list[dict[str, Any]] = []
+
+    def keep() -> str:
+        """Writes what is measured so far."""
+        setting = f"{machine(device)}; seed 0; {chosen.rounds} rounds; {time.perf_counter() - began:.0f} s"
+        if chosen.json:
+            chosen.json.write_text(json.dumps({"setting": setting, "growth": found, "largest": batches}, indent=1))
+        return setting
+
     for family in chosen.families:
         for axis in chosen.axes:
             found.append(measure(family, axis, device, chosen))
             print(show(found[-1]), flush=True)
-    batches = []
+            keep()
     for name in chosen.largest if device.type == "cuda" else ():
         for checkpointing in (False, True):
             batches.append(largest(name, device, chosen, checkpointing=checkpointing))
             print(batches[-1], flush=True)
-    setting = f"{machine()}; seed 0; {chosen.rounds} rounds; {time.perf_counter() - began:.0f} s"
-    print(setting)
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"setting": setting, "growth": found, "largest": batches}, indent=1))
+            keep()
+    print(keep())
 
 
 if __name__ == "__main__":

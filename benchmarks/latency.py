@@ -3,6 +3,8 @@
     python benchmarks/latency.py --json latency.json
     python benchmarks/latency.py --device cpu --models vit_tiny_patch16 --batches 1 --rounds 3 --ways eager
 
+JSON is written after each model and batch.
+
 All contenders of a model and batch take turns; ratios are those of rounds, against timm eager: the median, and the
 middle half. Under autocast to bfloat16 on a GPU, float32 on a CPU; random images and weights.
 """
@@ -10,6 +12,7 @@ middle half. Under autocast to bfloat16 on a GPU, float32 on a CPU; random image
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +69,13 @@ def measure(name: str, batch: int, device: torch.device, chosen: argparse.Namesp
     for library, model in models.items():
         for way in chosen.ways:
             if device.type == "cuda" or "recorded" not in way:
-                run = forward(model, images, kind, way)
+                try:
+                    run = forward(model, images, kind, way)
+                    run()
+                except Exception:  # of a compiler or a driver, of any kind: all others are still measured
+                    traceback.print_exc()
+                    print(f"FAILED {name}, batch {batch}, {library} {way}", flush=True)
+                    continue
                 runs[f"{library} {way}"] = synchronised(lambda run=run: [run() for _ in range(chosen.times)], device)
     taken = interleaved(runs, rounds=chosen.rounds)
     base = "timm eager" if "timm eager" in runs else next(iter(runs))
@@ -99,10 +108,12 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device(chosen.device)
-    rows = [row for name in chosen.models for batch in chosen.batches for row in measure(name, batch, device, chosen)]
-    print(machine())
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"setting": machine(), "rows": rows}, indent=1))
+    rows: list[dict[str, Any]] = []
+    for name, batch in ((name, batch) for batch in chosen.batches for name in chosen.models):
+        rows += measure(name, batch, device, chosen)
+        if chosen.json:
+            chosen.json.write_text(json.dumps({"setting": machine(device), "rows": rows}, indent=1))
+    print(machine(device))
 
 
 if __name__ == "__main__":

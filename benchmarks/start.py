@@ -64,10 +64,11 @@ def main() -> None:
         folder = Path(temporary)
         (folder / "photos").mkdir()
         write_photos(folder / "photos", chosen.images)
-        rows = [run(folder, folder / "photos", name, chosen, []) for name in ("cold", "warm")]
-        rows += [run(folder, folder / "photos", key, chosen, ["--set", key]) for key in chosen.set]
-    if chosen.json:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+        rows = []
+        for name, extra in [("cold", []), ("warm", []), *((key, ["--set", key]) for key in chosen.set)]:
+            rows.append(run(folder, folder / "photos", name, chosen, extra))
+            if chosen.json:
+                chosen.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

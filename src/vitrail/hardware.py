@@ -68,6 +68,11 @@ def autocast(where: torch.device, chosen: Precision) -> torch.autocast:
     return torch.autocast(where.type, dtype=_HALF.get(chosen), enabled=chosen in _HALF)
 
 
+def autocast_dtype(chosen: Precision) -> torch.dtype:
+    """The type of products in a precision."""
+    return _HALF.get(chosen, torch.float32)
+
+
 class _SignalStack(ctypes.Structure):
     """`stack_t` of Linux."""
 

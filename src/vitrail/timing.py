@@ -72,8 +72,8 @@ def synchronised(run: Callable[[], object], device: torch.device) -> Callable[[]
     return whole
 
 
-def machine() -> str:
-    """Processor, cores and versions, for reports."""
+def machine(device: torch.device | None = None) -> str:
+    """Processor, cores and versions, for reports; the GPU first, where that is the device."""
     name = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123  (a pseudo file, read line by line)
@@ -82,4 +82,5 @@ def machine() -> str:
         name = platform.processor() or name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = torch.get_num_threads()
-    return f"{name}, {cores} cores, {threads} thread{'s' if threads > 1 else ''}; torch {torch.__version__}"
+    gpu = "" if device is None or device.type != "cuda" else f"{torch.cuda.get_device_name(device)}; "
+    return f"{gpu}{name}, {cores} cores, {threads} thread{'s' if threads > 1 else ''}; torch {torch.__version__}"

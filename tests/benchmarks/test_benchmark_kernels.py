@@ -21,7 +21,3 @@ def test_kernels_can_be_switched_off(monkeypatch):
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.refuse, ())
     benchmark.only(benchmark.PARTS)
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.SUITS, benchmark.WIDTHS)
-
-
-def test_distance_is_relative():
-    assert benchmark.distance(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0])) == 0.1

@@ -57,7 +57,7 @@ def measure_speed(names: Sequence[str], config: SpeedConfig, *, device: str | to
                 model.compile()
             runs[label] = synchronised(make_step(model, images, mode=config.mode, precision=precision), where)
     taken = interleaved(runs, rounds=config.rounds)
-    return _report(taken, config, precision, notes, base=next(iter(runs)))
+    return _report(taken, config, precision, notes, where, base=next(iter(runs)))
 
 
 def timm_twin(name: str, own: Backbone) -> tuple[nn.Module | None, str]:
@@ -87,8 +87,9 @@ def _candidates(weights: str, known: Sequence[str]) -> Iterator[str]:
 
 
 def _report(
-    taken: dict[str, list[float]], config: SpeedConfig, precision: str, notes: Sequence[str], *, base: str
-) -> Report:
+    taken: dict[str, list[float]], config: SpeedConfig, precision: str, notes: Sequence[str], where: torch.device, *,
+    base: str,
+) -> Report:  # fmt: skip
     against = ratios(taken, base)
     rows: list[dict[str, Value]] = []
     for label, times in taken.items():
@@ -97,6 +98,8 @@ def _report(
         rows.append(row | {"ms": round(1000 * middle, 2), "times as fast as the first": str(against[label])})
     columns: dict[str, Any] = dict.fromkeys(rows[0], "")
     how = f"batch {config.batch}, {precision}{', compiled' if config.compile else ''}, {config.rounds} rounds in turns"
-    text = Text("", " ".join([*notes, f"Ratios: the median of all rounds and the middle half. {how}; {machine()}."]))
+    text = Text(
+        "", " ".join([*notes, f"Ratios: the median of all rounds and the middle half. {how}; {machine(where)}."])
+    )
     title = "Training steps" if config.mode == "train" else "Forward passes"
     return Report(title, (Table("", columns, rows), text))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import Alias, Config, Count
-from vitrail.hardware import Precision, autocast
+from vitrail.hardware import Precision, autocast, autocast_dtype
 from vitrail.hardware import device as choose_device
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.stage import Stage
@@ -77,15 +77,12 @@ def profile_step(name: str, config: ProfileConfig, *, device: str | torch.device
 def measure_ceilings(where: torch.device, chosen: Precision) -> Ceilings:
     """The rates of a large matrix product and of a large copy."""
     side, count_ = _PROBE.get(where.type, _PROBE["cpu"])
-    one, other = (torch.randn(side, side, device=where) for _ in range(2))
+    dtype = autocast_dtype(chosen)
+    one, other = (torch.randn(side, side, device=where).to(dtype) for _ in range(2))
     source = torch.empty(count_, dtype=torch.uint8, device=where).random_()
     target = torch.empty_like(source)
 
-    def product() -> None:
-        with autocast(where, chosen):
-            one @ other
-
-    macs = side**3 / _fastest(product, where)
+    macs = side**3 / _fastest(lambda: one @ other, where)
     return Ceilings(macs, 2 * count_ / _fastest(lambda: target.copy_(source), where))
 
 
@@ -277,9 +274,10 @@ def _report(  # noqa: PLR0917  (all that a page says)
     text = (
         f"A step takes {1000 * whole.median:.2f} ms ({1000 * whole.low:.2f} to {1000 * whole.high:.2f}; the middle "
         f"half of {config.rounds}): {config.batch / whole.median:,.1f} images/s; batch {config.batch}, {precision}, "
-        f"not compiled; {machine()}. The floor is the larger of arithmetic at {2 * ceilings.macs / 1e12:.3g} TFLOP/s "
-        f"and memory at {ceilings.bytes / 1e9:.3g} GB/s, both measured now: each part's input, output and weights are "
-        "moved once in a pass. What fits into caches can be faster than that. `saved` is kept for the backward pass."
+        f"not compiled; {machine(watch.where)}. The floor is the larger of arithmetic at "
+        f"{2 * ceilings.macs / 1e12:.3g} TFLOP/s and memory at {ceilings.bytes / 1e9:.3g} GB/s, both measured now: "
+        "each part's input, output and weights are moved once in a pass. What fits into caches can be faster than "
+        "that. `saved` is kept for the backward pass."
     )
     if watch.where.type == "cuda":
         text += f" The peak of the device's memory is {torch.cuda.max_memory_allocated(watch.where) / 1e9:.2f} GB."
