@@ -10,7 +10,7 @@ from PIL import Image
 from vitrail.config import from_dict, to_dict
 from vitrail.data.augment.resample import warp
 from vitrail.data.preprocess import Preprocess
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import ConfigError, InputError, Unsupported
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -156,3 +156,15 @@ def test_an_image_of_the_right_size_is_not_touched_by_resizing():
     images = torch.randint(0, 256, (2, 3, 12, 10), dtype=torch.uint8)
     assert Preprocess().resized(images, (12, 10)) is images
     assert Preprocess().resized(images, (7, 9)).shape == (2, 3, 7, 9)
+
+
+def test_a_version_of_torch_without_lanczos_is_told(monkeypatch):
+    def refuse(*_, mode, **__):
+        raise ValueError(f"not with {mode}")
+
+    monkeypatch.setattr("torch.nn.functional.interpolate", refuse)
+    picture = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(Unsupported, match="bicubic"):
+        Preprocess(image_size=(4, 4), interpolation="lanczos").fit(picture)
+    with pytest.raises(ValueError, match="not with bilinear"):
+        Preprocess(image_size=(4, 4), interpolation="bilinear").fit(picture)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.config import Config, Count, Positive
 from vitrail.data.augment.colour import normalise
-from vitrail.errors import ConfigError, InputError
+from vitrail.errors import ConfigError, InputError, Unsupported
 
 Size = tuple[int, int]  # height, width
 TALL = 4  # rows that would be resized over rows that are kept, from which the order of axes changes
@@ -139,9 +139,20 @@ class Preprocess(Config):
         if self.interpolation == "nearest":
             return F.interpolate(images, size=size, mode="nearest-exact")
         if images.dtype == torch.uint8 and images.device.type == "cpu":
-            return F.interpolate(images, size=size, mode=self.interpolation, antialias=True)
-        pixels = F.interpolate(images.float(), size=size, mode=self.interpolation, antialias=True).clamp(0, 255)
+            return self._antialiased(images, size)
+        pixels = self._antialiased(images.float(), size).clamp(0, 255)
         return pixels if images.is_floating_point() else (pixels + 0.5).to(torch.uint8)
+
+    def _antialiased(self, images: Tensor, size: Size) -> Tensor:
+        try:
+            return F.interpolate(images, size=size, mode=self.interpolation, antialias=True)
+        except ValueError as error:
+            if self.interpolation != "lanczos":
+                raise
+            raise Unsupported(
+                f"interpolation=lanczos is not supported by torch {torch.__version__}; use torch 2.13 or newer, or "
+                "interpolation=bicubic"
+            ) from error
 
     def _placement(self, height: int, width: int) -> tuple[float, float, float, float]:
         """Pixels of the picture for each pixel of the output, and the first of them: across, then down."""
