@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
+TESTS = HERE.parent / "tests"
 PYTHON = sys.executable
 _LOOK = 10.0  # seconds between copies of what is there
 
@@ -46,9 +47,21 @@ def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
     to = {name: ["--json", str(out / f"{name}.json")] for name in names}
     small = ["--device", "cpu"]
     growth = script("growth", "--rounds", "5")
+    gpu_tests = [
+        str(TESTS / name)
+        for name in (
+            "layers/test_triton.py", "layers/test_kernels.py", "layers/test_fp8.py", "training/test_gpu.py",
+            "training/test_step.py", "training/test_background.py", "data/feeds/test_batches.py",
+            "data/feeds/test_streamed.py",
+        )
+    ]  # fmt: skip
     found = {
         "checks": Part(150, script("kernel_checks", "--only", "check", "tune", *to["checks"]), None),
         "kernels": Part(400, script("kernels", "--rounds", "5", *to["kernels"]), None),
+        "gpu_tests": Part(
+            90, [PYTHON, "-m", "pytest", "-q", "-rs", "-n", "6", *gpu_tests],
+            [PYTHON, "-m", "pytest", "-q", "-n", "0", str(TESTS / "test_timing.py")],
+        ),
         "detect": Part(
             110, script("detect_step", *to["detect"]),
             script("detect_step", *small, "--size", "64x96", "--batch", "2", "--small", "--rounds", "1",
@@ -61,16 +74,16 @@ def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
                    "1", "--image-size", "64", *to["start"]),
         ),
         "latency": Part(
-            200, script("latency", "--rounds", "7", *to["latency"]),
+            180, script("latency", "--rounds", "7", *to["latency"]),
             script("latency", *small, "--models", "vit_tiny_patch16", "--batches", "1", "--rounds", "2", "--times", "1",
                    "--ways", "eager", *to["latency"]),
         ),
         "growth": Part(
-            150, [*growth, *to["growth"]],
+            110, [*growth, *to["growth"]],
             script("growth", *small, "--points", "2", "--rounds", "1", "--axes", "batch", *to["growth"]),
         ),
         "packing": Part(
-            60, script("packing", "--workers", "1,4,16", "--rounds", "2"),
+            50, script("packing", "--workers", "1,4,16", "--rounds", "2"),
             script("packing", "--images", "64", "--workers", "1", "--size", "64", "--rounds", "1"),
         ),
         "streaming": Part(
@@ -82,11 +95,11 @@ def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
             [PYTHON, "-m", "vitrail", "profile", "vit32_small", "--batch", "2", "--rounds", "1", "--device", "cpu"],
         ),
         "largest": Part(
-            150, [*growth, "--axes", "--largest", "vit_base_patch16", "swin_tiny_patch4_window7", *to["largest"]], None
+            120, [*growth, "--axes", "--largest", "vit_base_patch16", "swin_tiny_patch4_window7", *to["largest"]], None
         ),
         "tests": Part(
-            400, [PYTHON, "-m", "pytest", "-q", "-rs", "-n", "12", "--maxfail", "60", str(HERE.parent / "tests")],
-            [PYTHON, "-m", "pytest", "-q", "-n", "0", str(HERE.parent / "tests/test_timing.py")],
+            400, [PYTHON, "-m", "pytest", "-q", "-rs", "-n", "12", "--maxfail", "60", str(TESTS)],
+            [PYTHON, "-m", "pytest", "-q", "-n", "0", str(TESTS / "test_timing.py")],
         ),
         "micro": Part(200, script("kernel_checks", "--only", "micro", *to["micro"]), None),
         "lab": Part(
@@ -106,8 +119,9 @@ def run(name: str, command: list[str], seconds: float, out: Path, target: Path) 
     """Runs a part to its end or to its limit."""
     began, log = time.perf_counter(), out / f"{name}.log"
     print(f"--- {name}: {' '.join(command)}", flush=True)
-    folders = [str(HERE.parent / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    folders = [HERE.parent / "src", *(Path(folder).resolve() for folder in given)]  # whatever the folder of a process
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(map(str, folders))}
     with log.open("w") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True, cwd=HERE.parent

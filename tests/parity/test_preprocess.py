@@ -117,6 +117,8 @@ PROCESSORS = {
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_hugging_face(name: str, tmp_path: Path) -> None:
     kind, options = PROCESSORS[name]
+    if options.get("resample") == 1 and torch.__version__.startswith("2.11."):
+        pytest.skip("torch 2.11 has no lanczos")
     processor = getattr(transformers, f"{kind}ImageProcessor")(**options)
     processor.save_pretrained(tmp_path)
     preprocess = read_preprocess(tmp_path)

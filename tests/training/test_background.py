@@ -129,3 +129,19 @@ def test_every_file_is_read_once(photos: Path, tmp_path: Path, monkeypatch: pyte
         packs.val.images[0],  # type: ignore[attr-defined]
         packs.val.stored.fit(plan.data.val.read(0)[None])[0][0],
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_cold_run_is_a_packed_one(
+    photos: Path, tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where steps are recorded while a thread still makes batches."""
+    histories = []
+    for name in ("cold", "warm"):  # the second finds the files of the first
+        monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+        options = {**SMALL, "compile": compiled, "device": "cuda", "silent": True}
+        histories.append(run.train(photos, folder=tmp_path / name, **options).history)
+    cold_losses, losses = ([one["train"]["loss"] for one in history] for history in histories)
+    assert cold_losses == pytest.approx(losses, rel=1e-3)
