@@ -95,7 +95,7 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
         before = torch.cuda.memory_allocated()
         run()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watched:
         run()
     events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
