@@ -66,3 +66,20 @@ def test_weights_are_a_file_beside_it(path, tmp_path):
 def test_cut_weights_are_refused(path):
     path.with_suffix(".bin").write_bytes(path.with_suffix(".bin").read_bytes()[:-1])
     refused(path, path.read_text(), "after the end")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp037"])
+def test_only_utf8_is_read(path, encoding):
+    text = path.read_text().replace("<net ", "<!-- \xe9 --><net ", 1)
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(CheckpointError, match=r"utf-8|UTF-8"):
+        open_engine(path)
+
+
+def test_an_encoding_that_a_file_names_hides_nothing(path):
+    # In it, the bytes of one letter are also the beginning of a comment, of which a reader of UTF-8 knows nothing.
+    layer = b'<layer id="9" name="x" type="Loop" version="opset1"/>'
+    text = path.read_bytes().partition(b"?>")[2].replace(b"<layers>", b"<layers>\xf0\xbc\xa1\xad-" + layer + b"-->", 1)
+    path.write_bytes(b'<?xml version="1.0" encoding="mac_arabic"?>' + text)
+    with pytest.raises(CheckpointError, match="Loop"):
+        open_engine(path)

@@ -18,11 +18,26 @@ LIMIT = 2**31 - 1  # bytes: more cannot be in a protocol buffer, and weights are
 
 
 class Field(NamedTuple):
-    """One field of a message: its number, and its bytes or its whole number."""
+    """One field of a message; ValueError where it is read as another type than it has, which a runtime would skip."""
 
     number: int
-    data: memoryview
-    value: int
+    kind: int  # of the wire: 0 a whole number, 2 bytes, 1 and 5 of a fixed size
+    content: memoryview
+    whole: int
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes."""
+        if self.kind != 2:
+            raise ValueError(f"field {self.number} has another type than in ONNX")
+        return self.content
+
+    @property
+    def value(self) -> int:
+        """Its whole number."""
+        if self.kind != 0:
+            raise ValueError(f"field {self.number} has another type than in ONNX")
+        return self.whole
 
 
 @dataclass
@@ -40,6 +55,8 @@ def check_onnx(data: bytes, path: Path) -> Summary:
     try:
         if len(data) > LIMIT:
             raise ValueError("it is larger than 2 GiB")
+        if data[4:8] == b"ORTM":
+            raise ValueError("it is in the format of ONNX Runtime, which is not checked")
         _check_model(memoryview(data), path.parent, found)
     except (ValueError, IndexError, OverflowError) as error:
         raise CheckpointError(f"{path} is not an .onnx that vitrail wrote, and is not opened: {error}") from error
@@ -64,7 +81,7 @@ def fields(message: memoryview) -> Iterator[Field]:
             raise ValueError("it is not a protocol buffer")
         if at + size > len(message):
             raise ValueError("it is cut off, or not a protocol buffer")
-        yield Field(tag >> 3, message[at : at + size], value)
+        yield Field(tag >> 3, tag & 7, message[at : at + size], value)
         at += size
 
 
@@ -145,7 +162,7 @@ def _check_tensor(message: memoryview, folder: Path, found: Summary) -> None:
     sides: list[int] = []
     beside: dict[str, str] = {}
     for one in fields(message):
-        if one.number == 1 and len(one.data):  # packed
+        if one.number == 1 and one.kind == 2:  # packed
             at = 0
             while at < len(one.data):
                 side, at = _varint(one.data, at)

@@ -58,10 +58,12 @@ def check_openvino(data: bytes, path: Path) -> str:
     try:
         if len(data) > LIMIT:
             raise ValueError(f"it is larger than {LIMIT:,} bytes")
+        if "\0" in data.decode():  # UTF-16, by which the two readers might mean different things
+            raise ValueError("it is not UTF-8 text")
         if weights.is_symlink() or not weights.is_file():
             raise ValueError(f"{weights.name} is not a file beside it")
         reader = _Reader(weights.stat().st_size)
-        parser = expat.ParserCreate()
+        parser = expat.ParserCreate("utf-8")  # as it is given to OpenVINO, whatever it says of itself
         parser.StartElementHandler, parser.EndElementHandler = reader.start, reader.end
         parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reader.refuse
         parser.Parse(data, True)

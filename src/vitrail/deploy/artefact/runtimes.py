@@ -22,6 +22,7 @@ from vitrail.files import open_regular, read_bytes
 from vitrail.hardware import CAP, bf16_works, room_for_signals
 
 _TYPES = {"tensor(uint8)": "uint8", "tensor(float)": "float32", "u8": "uint8", "f32": "float32"}
+_FORMAT = "session.load_model_format"
 _BESIDE = "session.model_external_initializers_file_folder_path"
 
 
@@ -59,6 +60,7 @@ class OnnxEngine(Engine):
         self.dynamic, runtime = dynamic, needs("onnxruntime")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors alone
+        options.add_session_config_entry(_FORMAT, "ONNX")  # what was checked; one file can be of two formats at once
         if threads is not None:
             options.intra_op_num_threads = threads
         data = read_artefact(path)
