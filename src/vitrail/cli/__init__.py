@@ -24,6 +24,7 @@ from vitrail.cli import (
 )
 from vitrail.cli.options import DEVICES, Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
+from vitrail.printable import printable_output
 
 EXAMPLES = """examples:
   vitrail doctor photos/
@@ -53,6 +54,11 @@ UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)  # what a p
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
     escape_letters()
+    with printable_output():
+        return _answered(arguments)
+
+
+def _answered(arguments: Sequence[str] | None) -> int:
     try:
         options = parser().parse_args(arguments)
         with notices():

@@ -143,8 +143,9 @@ def _views(source: str, trained: "TrainedModel", options: argparse.Namespace) ->
 @contextlib.contextmanager
 def _progress_bar() -> "Iterator[Progress]":
     """A bar on a terminal that says what is being done."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
+
+    from vitrail.console import Console  # noqa: PLC0415
 
     console = Console(stderr=True)
     with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:

@@ -11,6 +11,7 @@ from vitrail.cli import folds_verb, shipping, tuning_verb
 from vitrail.cli.options import busy, model_and_pictures, read_changes, show_report
 from vitrail.cli.uneven import with_uneven
 from vitrail.errors import ConfigError, DataError, Notice, nearest
+from vitrail.printable import printable
 from vitrail.strict_json import to_json
 from vitrail.suggest import suggest_path
 
@@ -162,8 +163,8 @@ def predict(options: argparse.Namespace) -> None:
     results = []
     for result in shipping.answers(model, paths, top=options.top, tile=options.tile, draw=options.draw):
         results.append(result)
-        text = result.error if result.answer is None else f"{result.path}: {result.answer.text()}"
-        print(to_json(result.to_dict()) if options.json else text)  # noqa: T201
+        text = result.error or "" if result.answer is None else f"{result.path}: {result.answer.text()}"
+        print(to_json(result.to_dict()) if options.json else printable(text, one_line=True))  # noqa: T201
     if broken := [result for result in results if result.error is not None]:
         verb = "was" if len(broken) == 1 else "were"
         raise DataError(f"{len(broken)} of {len(results)} pictures {verb} not read, such as {broken[0].path}")

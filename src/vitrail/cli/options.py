@@ -204,8 +204,9 @@ def show_found(found: Any, options: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def busy(text: str) -> Iterator[None]:
     """A moving bar while something of unknown length runs."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    from vitrail.console import Console  # noqa: PLC0415
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)

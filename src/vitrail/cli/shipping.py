@@ -173,9 +173,9 @@ def answers(
 
 def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[str | Path]) -> None:
     """Predictions for very many images, into a table or a folder; an interrupted command goes on where it stopped."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
 
+    from vitrail.console import Console  # noqa: PLC0415
     from vitrail.deploy.artefact.fingerprint import fingerprint  # noqa: PLC0415
     from vitrail.deploy.bulk.cluster import check_source, needs_ray, predict_on_cluster  # noqa: PLC0415
     from vitrail.deploy.bulk.destination import destination  # noqa: PLC0415

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def models(options: argparse.Namespace) -> None:
     """Lists the models that match a pattern."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
+    from vitrail.console import Console  # noqa: PLC0415
     from vitrail.models.registry import list_models, presets  # noqa: PLC0415
     from vitrail.profiling.listed import listed_cost  # noqa: PLC0415
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import ConsoleOptions, RenderResult
 from rich.text import Text as RichText
 
+from vitrail.console import Console
 from vitrail.errors import ConfigError, nearest
 from vitrail.report import markup, terminal
 from vitrail.report.sections import Section, from_data, to_data, walk

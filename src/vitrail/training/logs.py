@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from vitrail.console import Console
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.files import TEXT_LIMIT, read_bytes, write_atomically
 from vitrail.report import show
