@@ -58,6 +58,6 @@ def test_only_our_own_console_is_used() -> None:
         nodes = list(ast.walk(ast.parse(file.read_text())))
         if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Console") for node in nodes):
             named = [one for one in nodes if isinstance(one, ast.ImportFrom)]
-            assert [
-                one.module for one in named if any(alias.name == "Console" for alias in one.names)
-            ] == ["vitrail.console"], file
+            assert [one.module for one in named if any(alias.name == "Console" for alias in one.names)] == [
+                "vitrail.console"
+            ], file

@@ -5,9 +5,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vitrail.errors import ConfigError, nearest
+from vitrail.strict_yaml import from_yaml
 
 MAX_BYTES, MAX_VALUES = 1 << 20, 10_000
 
@@ -37,23 +36,21 @@ def recipe_text(name: str | Path) -> str:
 def read_recipe(name: str | Path) -> Mapping[str, Any]:
     """The options of a recipe as plain values; `vitrail.training.config` checks every key."""
     try:
-        content = yaml.safe_load(recipe_text(name)) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, no such day, endless digits
+        content = from_yaml(recipe_text(name), most=MAX_VALUES) or {}
+    except ValueError as error:  # not UTF-8, too
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"recipe {name} is not valid YAML: {str(error)[:300].replace(chr(10), ' ')}") from error
+        raise ConfigError(f"recipe {name} is not valid YAML: {str(error)[:300]}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"recipe {name} contains a {type(content).__name__}; it must be a mapping of options")
-    _check_tree(content, str(name))
+    _check_keys(content, str(name))
     return content
 
 
-def _check_tree(content: Mapping[Any, Any], name: str) -> None:
-    """ConfigError for keys that are not words, and for anchors that repeat each other without end."""
+def _check_keys(content: Mapping[Any, Any], name: str) -> None:
+    """ConfigError for keys that are not words."""
     waiting: list[Any] = [content]
-    for _ in range(MAX_VALUES):
-        if not waiting:
-            return
+    while waiting:
         node = waiting.pop()
         if isinstance(node, Mapping):
             if wrong := [key for key in node if not isinstance(key, str)]:
@@ -61,4 +58,3 @@ def _check_tree(content: Mapping[Any, Any], name: str) -> None:
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
-    raise ConfigError(f"recipe {name} has more than {MAX_VALUES:,} values; do its anchors (&, *) repeat each other?")

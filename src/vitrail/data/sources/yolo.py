@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from vitrail.data.dataset import Found
 from vitrail.data.decode import SUFFIXES, inspect
 from vitrail.data.natural import natural
@@ -16,9 +14,11 @@ from vitrail.data.targets.boxes_target import Box
 from vitrail.data.targets.mask_target import in_threads
 from vitrail.errors import BrokenImage, DataError
 from vitrail.files import is_file, read_bytes, read_text
+from vitrail.strict_yaml import from_yaml
 
 _NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
 _LIMIT = 16 << 20  # bytes of a text file
+_VALUES = 1_000_000  # of a YAML file
 _KEYS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -53,8 +53,8 @@ def is_yolo_file(path: Path) -> bool:
     if path.suffix.lower() not in (".yaml", ".yml"):
         return False
     try:
-        data = yaml.safe_load(read_text(path, _LIMIT))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        data = from_yaml(read_text(path, _LIMIT), most=_VALUES)
+    except (OSError, ValueError):
         return False
     return isinstance(data, dict) and "names" in data and "train" in data
 
@@ -73,7 +73,7 @@ def read_yolo(root: Path, about: Path) -> Found:
 
 
 def _from_yaml(about: Path) -> _Yolo:
-    data = yaml.safe_load(read_text(about, _LIMIT))
+    data = from_yaml(read_text(about, _LIMIT), most=_VALUES)
     names = data["names"]
     if isinstance(names, dict):
         if set(names) != set(range(len(names))):

@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
-import yaml
-
 from vitrail.errors import CheckpointError
+from vitrail.files import read_text
+from vitrail.strict_yaml import from_yaml
 
 PREFIX = "hf-hub:"
 _PATTERN = re.compile(r"hf-hub:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 _CARD = "README.md"
+_CARD_BYTES, _CARD_VALUES = 1 << 20, 10_000
+_LICENCE = 200  # letters
 _ABOUT = ("config.json", "preprocessor_config.json")  # architecture and preprocessing
 # The first of these groups that the repository has is downloaded, with the two files above, and nothing else.
 _GROUPS = (
@@ -41,12 +43,11 @@ def card_licence(source: str | Path) -> str | None:
         return None
     try:
         card = _fetch(match["repository"], match["revision"], (_CARD,)) / _CARD
-        head = card.read_text(encoding="utf-8", errors="replace").split("---")[1]
-        found = yaml.safe_load(head)
-    except (CheckpointError, OSError, IndexError, yaml.YAMLError):
+        found = from_yaml(read_text(card, _CARD_BYTES).split("---")[1], most=_CARD_VALUES)
+    except (CheckpointError, OSError, IndexError, ValueError):
         return None
     named = (found.get("license_name") or found.get("license")) if isinstance(found, dict) else None
-    return str(named) if named else None
+    return str(named)[:_LICENCE] if named else None
 
 
 def _fetch(repository: str, revision: str | None, group: tuple[str, ...]) -> Path:
