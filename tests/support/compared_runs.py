@@ -39,7 +39,7 @@ def made_run(folder: Path, data: Path, *, lr: float = 1e-3, seed: int = 0, **cha
     recipe = {"optimiser": {"lr": lr}, "batch_size": 8, **changes.pop("recipe", {})}
     run_folder(folder, recipe=recipe, source=str(data), environment={"device": "cpu"}, **changes)
     rows = [
-        {"epoch": epoch, "step": 2 * epoch, "train": {"loss": 1 / epoch}, "val": {"accuracy": 0.5 + lr * epoch},
+        {"epoch": epoch, "step": 2 * epoch, "train/loss": 1 / epoch, "val/accuracy": 0.5 + lr * epoch,
          "images_per_second": 80.0, "seconds": 1.5}
         for epoch in (1, 2)
     ]  # fmt: skip

@@ -1,7 +1,5 @@
 """The runs that are compared: their names, models and histories, and whether they can be compared at all."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +9,12 @@ import torch
 
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_to_dict
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, reason
+from vitrail.files import read_text
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import Record, is_run
 from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.strict_json import from_json
 
 HISTORY = "metrics.jsonl"
 
@@ -110,12 +110,16 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     file = folder / HISTORY
     if not file.is_file():
         return []
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise CheckpointError(f"{file} is damaged ({error}); {os.fspath(folder)} cannot be compared") from error
-        split = {f"{part}/{key}": one for part in ("train", "val") for key, one in (entry.get(part) or {}).items()}
-        rows.append({**{key: one for key, one in entry.items() if key not in ("train", "val")}, **split})
-    return rows
+    try:
+        return [_epoch(line) for line in read_text(file).split("\n") if line]
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} is damaged ({reason(error)}); {folder} cannot be compared") from error
+
+
+def _epoch(line: str) -> dict[str, Any]:
+    entry = from_json(line)
+    if not isinstance(entry, dict):
+        raise ValueError("a line is not an object")
+    if wrong := [name for name, value in entry.items() if value is not None and type(value) not in (int, float)]:
+        raise ValueError(f"{wrong[0][:100]!r} is not a number")
+    return entry

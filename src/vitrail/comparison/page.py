@@ -142,7 +142,7 @@ def _curves(found: Compared) -> Iterator[Section]:
     }
     charts: list[Section] = []
     for column, (title, part) in wanted.items():
-        lines = [Series(run.name, _points(run.history, column)) for run in shown]
+        lines = [Series(run.name, points(run.history, column)) for run in shown]
         lines = [line for line in lines if line.points]
         if lines:
             name = f"{part} {title}"
@@ -154,7 +154,8 @@ def _curves(found: Compared) -> Iterator[Section]:
         yield Group("Curves", (*text, Group("", tuple(charts), 2)))
 
 
-def _points(rows: Sequence[Mapping[str, Any]], column: str) -> list[tuple[float, float]]:
+def points(rows: Sequence[Mapping[str, Any]], column: str) -> list[tuple[float, float]]:
+    """A column of a history by epochs, where it is known."""
     found = [(float(row.get("epoch") or index + 1), row.get(column)) for index, row in enumerate(rows)]
     return [(epoch, float(value)) for epoch, value in found if value is not None and isfinite(value)]
 

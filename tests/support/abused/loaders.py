@@ -183,6 +183,29 @@ def judge_lab_results(folder: Path) -> Any:
     return run_experiment(Temperature(), quick=True, seeds=1, folder=folder)
 
 
+def read_search(folder: Path) -> Any:
+    from vitrail.training.tuning.journal import Journal
+
+    journal = Journal.read(folder)
+    journal.write()
+    return journal.next_number(), [trial.folder for trial in journal.scored], journal.budget.text(journal.budget.left)
+
+
+def resume_folds(folder: Path) -> Any:
+    from vitrail.training.folds.cross_validation import train_folds
+
+    return train_folds(folder=folder, resume=True, silent=True)
+
+
+def read_curves(folder: Path) -> Any:
+    from vitrail.comparison.costs import step_seconds
+    from vitrail.comparison.opened import read_history
+    from vitrail.comparison.page import points
+
+    history = read_history(folder)
+    return step_seconds({"batch_size": 16}, history), [points(history, name) for row in history for name in row]
+
+
 def decode_picture(folder: Path) -> Any:
     from vitrail.data.decode import decode
 
@@ -282,6 +305,9 @@ ALL = (
     Loader("boxes", [given.coco_predictions], {".json": mutated_json}, append_boxes),
     Loader("masks", [given.mask_folder], {".jsonl": mutated_json_lines}, append_masks),
     Loader("lab", [given.lab_results], {".json": mutated_json}, judge_lab_results),
+    Loader("search", [given.search], {".json": mutated_json}, read_search),
+    Loader("folds", [given.folds], {".json": mutated_json}, resume_folds),
+    Loader("history", [given.history], {".jsonl": mutated_json_lines}, read_curves),
     Loader("depth maps", given.depth_maps(), dict.fromkeys((".exr", ".pfm", ".npy"), damaged), read_depth_map),
     *_pictures(),
     Loader("form", [lambda: {"form": b""}], {"form": _form}, parse_form, SERVED),

@@ -348,3 +348,29 @@ def lab_results() -> Files:
 
     files = folder_files(lambda folder: run_experiment(Temperature(), quick=True, seeds=1, folder=folder))
     return {name: re.sub(rb'"seconds": *[0-9.e-]+', b'"seconds":1.5', data) for name, data in files.items()}  # no clock
+
+
+def search() -> Files:
+    """The journal of a search that was killed."""
+    ends = {"metrics": {"accuracy": 0.5}, "parts": [[{"accuracy": 0.5}, {"accuracy": 0.4}]] * 5, "reason": ""}
+    times = {"epoch_cost": 1.5, "spent": 3.0, "seconds": 3.0}
+    about = {"about": "the default", "traits": {"method": "training"}, "state": "over", "epochs": 2}
+    trials = [
+        {"key": key, "number": number, **about, **times, **ends} for key, number in (("default", 1), ("0.0 a", 2))
+    ]
+    budget = {"kind": "seconds", "total": 60.0, "spent": 10.5}
+    whole = {"version": 1, "data": "photos", "options": {"epochs": 2}, "budget": budget, "chosen": 1}
+    return {"tuning.json": json.dumps({**whole, "brackets": [[[3, 5.0], [1, 15.0]]], "trials": trials}).encode()}
+
+
+def folds() -> Files:
+    """What folds have in common."""
+    options = {"epochs": 1, "seed": 0, "model": "vit32_conv", "options": {"depth": 1}, "val": 0.1}
+    return {"folds.json": json.dumps({"version": 1, "data": "photos", "folds": 3, "options": options}).encode()}
+
+
+def history() -> Files:
+    """The epochs of a run."""
+    speed = {"seconds": 3.0, "images_per_second": 100.0, "waiting": 0.1}
+    rows = [{"epoch": n, "step": 10 * n, "train/loss": 1.0 / n, "val/accuracy": 0.5, **speed} for n in (1, 2, 3)]
+    return {"metrics.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows).encode()}

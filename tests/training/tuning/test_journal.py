@@ -1,7 +1,9 @@
 """tuning.json: everything that decides comes back; damage is said."""
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +37,30 @@ def test_damage_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(TrainingError, match="damaged"):
         Journal.read(tmp_path)
+
+
+TRIAL = {
+    "key": "default", "number": 1, "about": "the default", "traits": {"method": "x"}, "state": "over", "epochs": 2,
+    "epoch_cost": 1.0, "spent": 2.0, "seconds": 2.0, "metrics": {"accuracy": 0.5}, "parts": [], "reason": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": "../../other"}, {"number": -1}, {"number": 10**9}, {"number": True}, {"number": {}},
+        {"key": {}}, {"about": None}, {"traits": ["x"]}, {"traits": {"x": 1}}, {"state": "lost"}, {"state": []},
+        {"epochs": 1.5}, {"spent": "much"}, {"seconds": None}, {"metrics": [1]}, {"metrics": {"a": "b"}},
+        {"parts": [1]}, {"parts": [[[], {}]]}, {"reason": 3}, {"unknown": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_value_of_another_type_is_damage(tmp_path: Path, change: dict[str, Any]) -> None:
+    whole = {"version": 1, "data": "photos", "options": {}, "budget": {"kind": "steps", "total": 9.0, "spent": 0.0}}
+    whole |= {"chosen": None, "brackets": [[[1, 9.0]]], "trials": [TRIAL]}
+    (tmp_path / FILE).write_text(json.dumps(whole))
+    assert Journal.read(tmp_path).next_number() == 2
+    for wrong in ({"trials": [TRIAL | change]}, {"chosen": 7}, {"chosen": []}, {"brackets": [[["a", "b"]]]}):
+        (tmp_path / FILE).write_text(json.dumps(whole | wrong))
+        with pytest.raises(TrainingError, match="damaged"):
+            Journal.read(tmp_path)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vitrail.errors import TrainingError
 from vitrail.files import write_json
@@ -15,6 +15,7 @@ from vitrail.training.tuning.halving import Rung
 FILE = "tuning.json"
 TRIALS = "trials"
 _VERSION = 1
+_MOST = 1_000_000  # trials of a search, epochs of a trial
 State = Literal["started", "over", "left out"]
 
 
@@ -88,11 +89,15 @@ class Journal:
             brackets = [[Rung(*rung) for rung in rungs] for rungs in data.pop("brackets")]
             trials = [_trial(row) for row in data.pop("trials")]
             found = cls(folder, {"data": str(data["data"]), "options": dict(data["options"])}, budget)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if chosen is not None and chosen not in [trial.number for trial in trials if trial.scored]:
+                raise ValueError(f"trial {chosen!r:.50} was chosen, and has no model")
+            if not all(type(rung.trials) is int and _is_amount(rung.each) for rungs in brackets for rung in rungs):
+                raise ValueError("a bracket is not of numbers")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TrainingError(
                 f"{folder / FILE} is damaged ({error!r:.300}); start again in another folder"
             ) from error
-        found.brackets, found.chosen = brackets, None if chosen is None else int(chosen)
+        found.brackets, found.chosen = brackets, chosen
         found.trials = {trial.key: trial for trial in trials}
         return found
 
@@ -108,10 +113,26 @@ def over(trial: Trial, **changes: Any) -> Trial:
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:
+    """A trial as it was written; ValueError where a value is of another type, or no number of a trial."""
     parts = tuple((_numbers(part), _numbers(rest)) for part, rest in row["parts"])
-    return Trial(**{**row, "metrics": _numbers(row["metrics"]), "parts": parts})
+    trial = Trial(**{**row, "metrics": _numbers(row["metrics"]), "parts": parts})
+    texts = (trial.key, trial.about, trial.reason, *trial.traits, *trial.traits.values())
+    counts = (trial.number, trial.epochs or 0)
+    if not all(isinstance(text, str) for text in texts) or trial.state not in get_args(State):
+        raise ValueError(f"the trial {trial.key!r:.50} has a value of another type")
+    if not all(type(count) is int and 0 <= count <= _MOST for count in counts):
+        raise ValueError(f"the trial {trial.key!r:.50} has a number that is not between 0 and {_MOST:,}")
+    if not all(map(_is_amount, (trial.epoch_cost, trial.spent, trial.seconds))):
+        raise ValueError(f"the trial {trial.key!r:.50} has a time that is not a number")
+    return trial
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Numbers that were undefined are null in JSON."""
+    if any(value is not None and type(value) not in (int, float) for value in values.values()):
+        raise ValueError("a metric is not a number")
     return {name: math.nan if value is None else float(value) for name, value in values.items()}
