@@ -139,6 +139,12 @@ def graph_edits(made):
         node = graph(content)["nodes"][0]
         node["inputs"][0]["arg"] = {"as_operator": "os.system"}
 
+    def named(name, given):
+        return lambda content: graph(content)["nodes"][0]["inputs"].append({"name": name, "arg": given, "kind": 2})
+
+    def sparse(content):
+        next(iter(graph(content)["tensor_values"].values()))["layout"] = 1
+
     def renamed(content):
         spec = content["graph_module"]["signature"]["input_specs"][0]["parameter"]
         spec["parameter_name"] = f'x", {call}) #'
@@ -164,6 +170,10 @@ def graph_edits(made):
         "library": operator("torch.ops.mine.run.default"),
         "extension": operator("#mine:run"),
         "argument": argument,
+        "format": named("memory_format", {"as_int": 4}),
+        "number of a type": named("dtype", {"as_int": 99}),
+        "layout": named("layout", {"as_layout": 2}),
+        "sparse": sparse,
         "parameter": renamed,
         "type": tree,
         "signature": forward,

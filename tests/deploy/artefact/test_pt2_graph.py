@@ -1,6 +1,6 @@
 import pytest
 
-from vitrail.deploy.artefact.pt2_graph import check_expression, check_name, check_operator, check_tree
+from vitrail.deploy.artefact.pt2_graph import check_argument, check_expression, check_name, check_operator, check_tree
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,13 @@ def test_structures_are_plain():
     check_tree('[1, {"type": "builtins.dict", "context": "[\\"logits\\"]", "children_spec": []}]')
     with pytest.raises(ValueError, match="type"):
         check_tree('[1, {"type": "collections.defaultdict", "context": "[]", "children_spec": []}]')
+
+
+def test_a_type_a_device_a_format_and_a_layout_are_given_as_such():
+    for name, kind in (("dtype", "scalar_type"), ("device", "device"), ("memory_format", "memory_format")):
+        check_argument(name, {f"as_{kind}": 1})
+        check_argument(name, {"as_none": True})
+        for wrong in ({"as_int": 4}, {"as_sym_int": {}}, {f"as_{kind}": 1, "as_int": 4}):
+            with pytest.raises(ValueError, match=name):
+                check_argument(name, wrong)
+    check_argument("dim", {"as_int": 4})

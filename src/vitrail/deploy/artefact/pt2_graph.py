@@ -34,6 +34,9 @@ _ARGUMENTS = {
         "graph",
     )
 }  # fmt: skip
+# Operators take whole numbers for these, too, and trust them.
+_KINDS = {"dtype": "as_scalar_type", "memory_format": "as_memory_format", "device": "as_device", "layout": "as_layout"}
+_STRIDED = 7  # of the layouts as torch numbers them in a file; others are sparse or packed
 _SPECS = {"user_input", "user_output", "parameter", "buffer", "tensor_constant"}
 _SIZES = {
     "Add", "Mul", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CleanDiv", "CeilDiv", "ModularIndexing", "Rational",
@@ -67,10 +70,14 @@ def _walk(value: Any, key: str) -> None:
     if isinstance(value, dict):
         if "target" in value and "metadata" in value:
             value["metadata"] = {}
+        if value.keys() >= {"name", "arg"}:
+            check_argument(value["name"], value["arg"])
         for name, item in value.items():
             check_name(name)
             if name.startswith("as_") and name not in _ARGUMENTS and key not in _VALUES:
                 raise ValueError(f"it has an argument of the kind {name!a}")
+            if name in ("as_layout", "layout") and isinstance(item, int) and item != _STRIDED:
+                raise ValueError("it has a tensor whose layout is not that of plain tensors")
             if name == "custom_obj_values" and item:
                 raise ValueError("it has objects that are not tensors")
             _walk(item, name)
@@ -79,6 +86,12 @@ def _walk(value: Any, key: str) -> None:
             _walk(item, key)
     elif isinstance(value, str):
         _STRINGS.get(key, check_name)(value)
+
+
+def check_argument(name: str, given: dict[str, Any]) -> None:
+    """ValueError where a type, device, format or layout is given as something else, or is not of plain tensors."""
+    if name in _KINDS and given.keys() - {_KINDS[name], "as_none"}:
+        raise ValueError(f"the argument {name} is not given as such")
 
 
 def check_operator(target: str) -> None:
