@@ -129,14 +129,25 @@ def test_damaged_files_are_refused(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": {"label": {"kind": "clas"}}}, {"preprocess": {"crop": 7}}, {"task": {"kind": "classify", "x": 1}}],
-)
+    [
+        {"schema": {"label": {"kind": "clas"}}}, {"preprocess": {"crop": 7}}, {"task": {"kind": "classify", "x": 1}},
+        {"source": ["a"]}, {"start": 1}, {"licence": {}}, {"val": []}, {"recipe": None}, {"environment": None},
+        {"model": []}, {"command": None, "source": 3},
+    ],
+)  # fmt: skip
 def test_damaged_parts_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
     run_folder(tmp_path)
     stored = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(stored | change))
     with pytest.raises(CheckpointError, match="damaged"):
         Record.read(tmp_path)
+
+
+def test_a_recipe_without_a_seed_is_damaged(tmp_path: Path) -> None:
+    run_folder(tmp_path, recipe={"epochs": 1})
+    for recipe in ({}, {"seed": "x"}, {"seed": None}, {"seed": []}):
+        with pytest.raises(CheckpointError, match="seed"):
+            _ = replace(Record.read(tmp_path), recipe=recipe).seed
 
 
 def test_a_state_of_another_task_is_refused(tmp_path: Path) -> None:

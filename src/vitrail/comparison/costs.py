@@ -63,4 +63,5 @@ def _cost(run: ComparedRun, answer: float) -> RunCost:
 def step_seconds(recipe: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> float | None:
     """The time of a step of the optimiser, the median over epochs; None for a head that was fitted at once."""
     speeds = [row["images_per_second"] for row in history if row.get("images_per_second") and row.get("step")]
-    return float(recipe["batch_size"]) / median(speeds) if speeds else None
+    size = recipe.get("batch_size")
+    return size / median(speeds) if speeds and isinstance(size, int) else None

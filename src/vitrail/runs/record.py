@@ -50,7 +50,10 @@ class Record:
     @property
     def seed(self) -> int:
         """The seed, which also decides which images validate the run."""
-        return int(self.recipe["seed"])
+        try:
+            return int(self.recipe["seed"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CheckpointError(f"incomplete run folder: the recipe in {FILE} has no seed") from error
 
     def write(self, folder: Path) -> None:
         """Writes run.json."""
@@ -99,6 +102,7 @@ def is_run(folder: str | Path) -> bool:
 
 
 def _parsed(data: dict[str, Any], file: Path) -> Record:
+    _check_types(data)
     asked = data["wanted"]
     flags = {name: asked[name] for name in ("targets", "several", "group") if name in asked}
     flags |= {"fold": tuple(asked["fold"])} if asked.get("fold") is not None else {}
@@ -119,6 +123,15 @@ def _parsed(data: dict[str, Any], file: Path) -> Record:
         "notes": tuple(data.pop("notes", ())),
     }
     return Record(**{**data, **given})
+
+
+def _check_types(data: Mapping[str, Any]) -> None:
+    """ValueError for a value that is used as it is and is of another type."""
+    texts = dict.fromkeys(("source", "start", "teacher", "licence", "learned", "command"), (str, type(None)))
+    mappings = dict.fromkeys(("recipe", "model", "environment"), (dict,))
+    for name, kinds in {**texts, **mappings, "val": (str, float, int, type(None))}.items():
+        if name in data and not isinstance(data[name], kinds):
+            raise ValueError(f"{name} is a {type(data[name]).__name__}")
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
