@@ -93,6 +93,11 @@ def test_fit_writes_a_run_that_predicts(headless, photos, tmp_path, capsys):
     assert str(out / "report.html") in capsys.readouterr().out
     assert main(["predict", str(out), str(photos / "red" / "0.png"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["answers"][0]["label"] == "red"
+    words = ["probe", str(headless), str(photos), "--fit", "--out", str(out), "--device", "cpu"]
+    assert main(words) == 2  # it is complete, and is not overwritten
+    assert "complete" in capsys.readouterr().err
+    (out / "best.json").unlink()  # as if the first had been killed
+    assert main(words) == 0
 
 
 @pytest.mark.parametrize(("words", "message"), [(["--fit", "--k", "3"], "--k"), (["--val", "0.2"], "--fit")])

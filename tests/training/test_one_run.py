@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from support.processes import started
+from support.run_folder import run_folder
 from support.small_data import photos, split
 
 from vitrail.cli import main
 from vitrail.errors import BusyError, TrainingError
 from vitrail.training.distributed import World
-from vitrail.training.one_run import one_run
+from vitrail.training.one_run import check_new_run, one_run
 from vitrail.training.run import train
 
 HOLDER = """
@@ -78,3 +79,16 @@ def test_all_processes_of_a_run_are_refused_together(tmp_path: Path, monkeypatch
     with pytest.raises(BusyError, match="in use"), one_run(tmp_path / "run", World(rank=1, size=2)):
         pytest.fail("it began")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_complete_run_without_checkpoints_is_not_overwritten(tmp_path: Path) -> None:
+    check_new_run(None)
+    check_new_run(tmp_path)
+    run_folder(tmp_path)
+    with pytest.raises(TrainingError, match="complete"):
+        check_new_run(tmp_path)
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    check_new_run(tmp_path)  # others say that this one can be resumed
+    (tmp_path / "best.json").unlink()
+    (tmp_path / "checkpoints" / "step-1").rmdir()
+    check_new_run(tmp_path)  # it never ended

@@ -26,6 +26,7 @@ DEMO = Path("runs/demo")
 def train(options: argparse.Namespace) -> None:
     """Trains on a source of data, or goes on with a run, and writes its report."""
     from vitrail.training.ledger import Ledger  # noqa: PLC0415
+    from vitrail.training.one_run import check_new_run  # noqa: PLC0415
     from vitrail.training.run import train as start  # noqa: PLC0415
 
     ledger = Ledger.of_process()
@@ -65,6 +66,7 @@ def train(options: argparse.Namespace) -> None:
             proof = verify_resume(options.data, steps=options.verify_resume, **what, **_recipe_changes(options))
         proof.print()
         return
+    check_new_run(options.folder)
     run = start(
         options.data, folder=options.folder, shard=options.shard, sinks=options.log, ledger=ledger, **what,
         **_recipe_changes(options),

@@ -160,7 +160,8 @@ def check_paths(options: argparse.Namespace) -> None:
         from vitrail.runs.drawings import is_picture  # noqa: PLC0415
 
         (check_file if is_picture(drawn) else check_folder)(drawn)
-    for name, check in {"html": check_file, "table": check_file, "out": check_folder, "page": check_folder}.items():
+    page = check_folder if getattr(options, "fit", False) else check_file  # `probe --fit` writes a run
+    for name, check in {"html": page, "table": check_file, "out": check_folder, "page": check_folder}.items():
         if (path := getattr(options, name, None)) is not None:
             check(path)
 

@@ -72,12 +72,14 @@ def probe(options: argparse.Namespace) -> None:
 def _fit(options: argparse.Namespace) -> None:
     from vitrail.cli.learning import report_run  # noqa: PLC0415
     from vitrail.training.ledger import Ledger  # noqa: PLC0415
+    from vitrail.training.one_run import check_new_run  # noqa: PLC0415
     from vitrail.training.run import train  # noqa: PLC0415
 
     defaults = {"layers": None, "pool": "auto", "linear": "ridge", "k": 20, "json": False}
     if given := [f"--{name}" for name, value in defaults.items() if getattr(options, name) != value]:
         raise ConfigError(f"--fit fits the model's own head to its last layer: leave out {', '.join(given)}")
     what = {"label": options.label, "val": options.val, "device": options.device, "folder": options.html}
+    check_new_run(options.html)
     ledger = Ledger.of_process()
     run = train(options.data, start=options.run, probe="linear", batch_size=options.batch_size, ledger=ledger, **what)
     report_run(run, ledger)

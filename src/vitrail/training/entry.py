@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from vitrail.errors import ConfigError
 from vitrail.training import run as single
+from vitrail.training.one_run import check_new_run
 from vitrail.training.plan import Source
 from vitrail.training.run import Run
 from vitrail.training.tuning import Tuned, tune
@@ -36,6 +37,8 @@ def train(data: Source | None = None, *, minutes: float | None = None, **options
     """
     folder = options.get("folder")
     if minutes is None and not (options.get("resume") and folder is not None and is_tuned(folder)):
+        if not options.get("resume"):
+            check_new_run(folder)
         return single.train(data, **options)
     if given := [name for name in _OF_ONE_RUN if options.get(name)]:
         raise ConfigError(f"minutes and {', '.join(given)} cannot be used together")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrail.errors import BusyError, TrainingError, VitrailError
 from vitrail.locks import locked
+from vitrail.runs.record import RESULT, is_run
 from vitrail.training.distributed import World
 
 LOCK = ".lock"
@@ -43,3 +44,10 @@ def _made(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # one that is not empty stays
             for path in missing:
                 path.rmdir()
+
+
+def check_new_run(folder: str | Path | None) -> None:
+    """Refuses a folder with a model that is complete and has nothing to resume: it would be overwritten."""
+    path = Path(folder or "")
+    if folder and is_run(path) and (path / RESULT).is_file() and not any((path / "checkpoints").glob("step-*")):
+        raise TrainingError(f"{path} already holds a complete run; choose another folder (--out), or remove this one")

@@ -24,6 +24,7 @@ from vitrail.strict_json import read_json
 from vitrail.training.folds.ensemble import write_ensemble
 from vitrail.training.folds.folds_report import CrossValidation
 from vitrail.training.folds.out_of_fold import pool, predict_fold, scores, write_table
+from vitrail.training.one_run import check_new_run
 from vitrail.training.run import RUNS, data_name, train
 
 FILE, TABLE = "folds.json", "out_of_fold.csv"
@@ -95,6 +96,7 @@ def _begin(
         raise TrainingError(
             f"{path} already holds a run; resume it (--resume {path}), or choose another folder (--out)"
         )
+    check_new_run(path)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     setup = {
         "data": str(data),
