@@ -45,3 +45,21 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="numbers"):
         Drawings(tmp_path / "out.png", ["a.png"]).write("a.png", GREY, NumbersAnswer((), ()))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".webp"])
+def test_only_drawings_are_drawn_over(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"out{suffix}"
+    for _ in range(2):
+        Drawings(path, ["a.png"]).write("a.png", GREY, ANSWER)
+    photo = Image.new("RGB", (8, 8), "red")
+    for make in (photo.save, lambda file: file.write_text("not an image"), lambda file: file.write_bytes(b"")):
+        make(path)
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match="exists"):
+            Drawings(path, ["a.png"]).write("a.png", GREY, ANSWER)
+        assert path.read_bytes() == before
+    (tmp_path / "drawn").mkdir()
+    photo.save(tmp_path / "drawn" / "1.png")
+    with pytest.raises(ConfigError, match="exists"):
+        Drawings(tmp_path / "drawn", ["b/1.png", "b/2.png"]).write("b/1.png", GREY, ANSWER)

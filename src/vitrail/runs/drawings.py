@@ -8,10 +8,11 @@ from torch import Tensor
 
 from vitrail.data.targets.drawing import as_rgb
 from vitrail.errors import ConfigError, Unsupported, listed
-from vitrail.files import write_atomically
+from vitrail.files import open_regular, write_atomically
 from vitrail.tasks.answer import Answer
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_SOFTWARE, _MARK = 0x0131, "vitrail predict --draw"  # a tag of Exif, and its value
 
 
 def is_picture(out: Path) -> bool:
@@ -40,8 +41,12 @@ class Drawings:
             raise Unsupported(f"answers of kind {answer.kind!r} have no position in the picture and cannot be drawn")
         path = self._out if self._one else self._out / self._free(Path(name).stem)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _is_drawing(path):
+            raise ConfigError(f"{path} exists and was not drawn by vitrail; name another place for the drawings")
         image, kind = Image.fromarray(drawn.permute(1, 2, 0).contiguous().numpy()), _FORMATS[path.suffix.lower()]
-        write_atomically(path, lambda new: image.save(new, format=kind))
+        about = Image.Exif()
+        about[_SOFTWARE] = _MARK
+        write_atomically(path, lambda new: image.save(new, format=kind, exif=about))
         return path
 
     def _free(self, stem: str) -> str:
@@ -51,3 +56,12 @@ class Drawings:
             name, number = f"{stem}-{number}.png", number + 1
         self._used.add(name)
         return name
+
+
+def _is_drawing(path: Path) -> bool:
+    """Whether a file was drawn here, and may be drawn again; what cannot be read was not."""
+    try:
+        with open_regular(path) as file, Image.open(file, formats=tuple(_FORMATS.values())) as image:
+            return image.getexif().get(_SOFTWARE) == _MARK
+    except Exception:  # Pillow raises almost anything for damaged files
+        return False
