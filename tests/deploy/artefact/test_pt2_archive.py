@@ -140,7 +140,12 @@ def graph_edits(made):
         node["inputs"][0]["arg"] = {"as_operator": "os.system"}
 
     def named(name, given):
-        return lambda content: graph(content)["nodes"][0]["inputs"].append({"name": name, "arg": given, "kind": 2})
+        def change(content):
+            node = graph(content)["nodes"][0]
+            node["target"] = "torch.ops.aten.to.dtype_layout"
+            node["inputs"].append({"name": name, "arg": given, "kind": 2})
+
+        return change
 
     def sparse(content):
         next(iter(graph(content)["tensor_values"].values()))["layout"] = 1

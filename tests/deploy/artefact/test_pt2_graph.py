@@ -1,6 +1,6 @@
 import pytest
 
-from vitrail.deploy.artefact.pt2_graph import check_argument, check_expression, check_name, check_operator, check_tree
+from vitrail.deploy.artefact.pt2_graph import check_arguments, check_expression, check_name, check_operator, check_tree
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,24 @@ def test_structures_are_plain():
         check_tree('[1, {"type": "collections.defaultdict", "context": "[]", "children_spec": []}]')
 
 
-def test_a_type_a_device_a_format_and_a_layout_are_given_as_such():
-    for name, kind in (("dtype", "scalar_type"), ("device", "device"), ("memory_format", "memory_format")):
-        check_argument(name, {f"as_{kind}": 1})
-        check_argument(name, {"as_none": True})
-        for wrong in ({"as_int": 4}, {"as_sym_int": {}}, {f"as_{kind}": 1, "as_int": 4}):
-            with pytest.raises(ValueError, match=name):
-                check_argument(name, wrong)
-    check_argument("dim", {"as_int": 4})
+@pytest.mark.parametrize(
+    ("operator", "name", "kind"),
+    [
+        ("to.dtype", "dtype", "scalar_type"),
+        ("to.dtype", "memory_format", "memory_format"),
+        ("zeros.default", "device", "device"),
+        ("zeros.default", "layout", "layout"),
+        ("promote_types.default", "type1", "scalar_type"),
+        ("_softmax.default", "half_to_float", None),
+    ],
+)
+def test_types_devices_formats_and_layouts_are_given_as_such(operator, name, kind):
+    target = f"torch.ops.aten.{operator}"
+    check_arguments(target, [{"name": name, "arg": {f"as_{kind or 'bool'}": 1}}])
+    check_arguments(target, [{"name": name, "arg": {"as_none": True}}])
+    for wrong in ({"as_int": 4}, {"as_sym_int": {}}, {f"as_{kind}": 1, "as_int": 4}):
+        if kind is None:
+            check_arguments(target, [{"name": name, "arg": wrong}])
+            continue
+        with pytest.raises(ValueError, match=name):
+            check_arguments(target, [{"name": name, "arg": wrong}])

@@ -192,9 +192,14 @@ def read_search(folder: Path) -> Any:
 
 
 def resume_folds(folder: Path) -> Any:
+    from vitrail.errors import DataError
     from vitrail.training.folds.cross_validation import train_folds
 
-    return train_folds(folder=folder, resume=True, silent=True)
+    try:
+        train_folds(folder=folder, resume=True, silent=True)
+    except (DataError, OSError) as error:  # what they were started with is not here
+        if "photos" not in str(error):
+            raise
 
 
 def read_curves(folder: Path) -> Any:
@@ -306,7 +311,7 @@ ALL = (
     Loader("masks", [given.mask_folder], {".jsonl": mutated_json_lines}, append_masks),
     Loader("lab", [given.lab_results], {".json": mutated_json}, judge_lab_results),
     Loader("search", [given.search], {".json": mutated_json}, read_search),
-    Loader("folds", [given.folds], {".json": mutated_json}, resume_folds),
+    Loader("folds", [given.folds], {".json": mutated_json}, resume_folds, (VitrailError, OSError)),
     Loader("history", [given.history], {".jsonl": mutated_json_lines}, read_curves),
     Loader("depth maps", given.depth_maps(), dict.fromkeys((".exr", ".pfm", ".npy"), damaged), read_depth_map),
     *_pictures(),

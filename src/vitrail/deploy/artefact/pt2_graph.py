@@ -34,8 +34,10 @@ _ARGUMENTS = {
         "graph",
     )
 }  # fmt: skip
-# Operators take whole numbers for these, too, and trust them.
-_KINDS = {"dtype": "as_scalar_type", "memory_format": "as_memory_format", "device": "as_device", "layout": "as_layout"}
+# How arguments of these types are given: operators take whole numbers for them, too, and trust them.
+_KINDS = {
+    "ScalarType": "as_scalar_type", "MemoryFormat": "as_memory_format", "Device": "as_device", "Layout": "as_layout",
+}  # fmt: skip
 _STRIDED = 7  # of the layouts as torch numbers them in a file; others are sparse or packed
 _SPECS = {"user_input", "user_output", "parameter", "buffer", "tensor_constant"}
 _SIZES = {
@@ -70,8 +72,8 @@ def _walk(value: Any, key: str) -> None:
     if isinstance(value, dict):
         if "target" in value and "metadata" in value:
             value["metadata"] = {}
-        if value.keys() >= {"name", "arg"}:
-            check_argument(value["name"], value["arg"])
+        if "target" in value and "inputs" in value:
+            check_arguments(value["target"], value["inputs"])
         for name, item in value.items():
             check_name(name)
             if name.startswith("as_") and name not in _ARGUMENTS and key not in _VALUES:
@@ -88,25 +90,34 @@ def _walk(value: Any, key: str) -> None:
         _STRINGS.get(key, check_name)(value)
 
 
-def check_argument(name: str, given: dict[str, Any]) -> None:
-    """ValueError where a type, device, format or layout is given as something else, or is not of plain tensors."""
-    if name in _KINDS and given.keys() - {_KINDS[name], "as_none"}:
-        raise ValueError(f"the argument {name} is not given as such")
+def check_arguments(target: str, inputs: list[dict[str, Any]]) -> None:
+    """ValueError where an operator gets something else for a type, a device, a format or a layout."""
+    if (operator := _operator(target)) is None:
+        return
+    types = {one.name: str(one.real_type).removeprefix("Optional[").removesuffix("]") for one in operator.arguments}
+    for one in inputs:
+        kind = _KINDS.get(types.get(one["name"], ""))
+        if kind is not None and one["arg"].keys() - {kind, "as_none"}:
+            raise ValueError(f"the argument {one['name']} of an operator is not given as such")
+
+
+def _operator(target: str) -> Any:
+    """The schema of a listed operator; None for another one."""
+    found = _OPERATOR.fullmatch(target)
+    overload = (
+        None if found is None or found[1] not in ATEN else getattr(getattr(torch.ops.aten, found[1]), found[2], None)
+    )
+    return None if overload is None else overload._schema
 
 
 def check_operator(target: str) -> None:
     """ValueError for anything but an operator that computes tensors of tensors, or sizes of sizes."""
     if target in _SCALAR_OPS or target in _HIGHER_ORDER:
         return
-    found = _OPERATOR.fullmatch(target)
-    if found is None or found[1] not in ATEN or _writes(found[1], found[2]):
+    # Those called `out`, and others, write into an argument; `detach_` changes no numbers.
+    schema = _operator(target)
+    if schema is None or (schema.is_mutable and not schema.name.endswith("_")):
         raise ValueError(f"the operator {target[:100]!a} is not allowed in it")
-
-
-def _writes(name: str, overload: str) -> bool:
-    """Whether a form of an operator writes into an argument, as those called `out` do, or does not exist."""
-    found = getattr(getattr(torch.ops.aten, name), overload, None)
-    return found is None or (found._schema.is_mutable and not name.endswith("_"))
 
 
 def check_expression(text: str) -> None:
