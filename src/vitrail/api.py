@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.config import split_names
 from vitrail.errors import BrokenImage, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
@@ -59,7 +60,7 @@ def predict(
 
 
 def evaluate(
-    model: "Model | Engine", data: "str | Path | Dataset | None" = None, *, label: str | None = None,
+    model: "Model | Engine", data: "str | Path | Dataset | None" = None, *, label: str | Sequence[str] | None = None,
     batch_size: int = 256, tta: "Views | None" = None,
 ) -> "Evaluation":  # fmt: skip
     """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it.
@@ -84,7 +85,7 @@ def advise(
     memory: float | None = None,
     minutes: float | None = None,
     task: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
 ) -> "Advice":
     """What to train on data, from measured rows: model, weights, recipe, expected result, time, export, and commands.
 
@@ -104,7 +105,7 @@ def advise(
 def compare(
     *runs: str | Path,
     data: str | Path | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     resamples: int | None = None,
     device: str | None = None,
     batch_size: int = 256,
@@ -125,7 +126,7 @@ def explain(
     model: Model,
     pictures: str | Path | Iterable[str | Path],
     *,
-    methods: Sequence[str] | None = None,
+    methods: str | Sequence[str] | None = None,
     target: str | None = None,
     box: int | None = None,
     out: str | Path | None = None,
@@ -144,6 +145,7 @@ def explain(
 
     trained = _trained(model)
     target = target_name(trained.task, target, box=box)
+    named = None if methods is None else split_names(methods)
     read = read_pictures(list(image_files(pictures)), trained.preprocess)
     for reason in read.broken.values():
         warnings.warn(f"left out: {reason}", Notice, stacklevel=2)
@@ -151,7 +153,7 @@ def explain(
         raise BrokenImage(next(iter(read.broken.values()), "no pictures to explain; give one or more image files"))
     views = list(
         picture_views(
-            trained.task, trained.preprocess, read.pictures, model=trained.source, methods=methods, target=target
+            trained.task, trained.preprocess, read.pictures, model=trained.source, methods=named, target=target
         )
     )
     gallery = Gallery(
@@ -168,7 +170,7 @@ def export(
     model: Model,
     out: str | Path,
     *,
-    to: Sequence[str] = ("torch", "onnx", "openvino"),
+    to: str | Sequence[str] = ("torch", "onnx", "openvino"),
     images: str | None = None,
     int8: str | None = None,
     **options: Any,
@@ -182,7 +184,7 @@ def export(
     from vitrail.deploy.real_images import images_for_export  # noqa: PLC0415
 
     trained = _trained(model)
-    config = apply(ShipConfig(), {"targets": list(to), **options})
+    config = apply(ShipConfig(), {"targets": to, **options})
     found = images_for_export(trained, images=images, int8=int8, count=config.certify.images)
     return ship(trained, found.certificate, Path(out), config, calibration=found.int8, truth=found.truth)
 
@@ -243,7 +245,7 @@ def open_explainer(path: str) -> Any:
 
 
 def doctor(
-    data: str | Path, *, label: str | None = None, preview: str | Path | None = None, **options: Any
+    data: str | Path, *, label: str | Sequence[str] | None = None, preview: str | Path | None = None, **options: Any
 ) -> "Report":
     """An audit of data before training: broken files, duplicates, uneven or suspicious targets.
 
@@ -254,7 +256,7 @@ def doctor(
     from vitrail.data.sources.opening import survey  # noqa: PLC0415
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
 
-    columns = () if label is None else tuple(name.strip() for name in label.split(","))
+    columns = split_names(label)
     if preview is not None:
         draw(survey(data, wanted=Wanted(columns, several=not columns))).to_html(preview)
     return examine(data, wanted=Wanted(columns, several=not columns), **options)

@@ -154,6 +154,12 @@ def _check(hint: Any, value: Any, where: str) -> None:
             _check(inner, value, where)
 
 
+def split_names(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Names as people write them, "age,weight" or ["age", "weight"]; none for None."""
+    parts = names.split(",") if isinstance(names, str) else names or ()
+    return tuple(part.strip() for part in parts if part.strip())
+
+
 def _at(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 

@@ -63,6 +63,11 @@ def _record(task: Task, preprocess: Preprocess) -> Record:
     )
 
 
+def outputs(engine: Engine, images: Any) -> dict[str, torch.Tensor]:
+    """What an engine computes for images of any size."""
+    return engine.outputs(engine.fitted(images))
+
+
 def first(outputs: Any) -> Any:
     """The outputs that others are made of: logits, or numbers."""
     return next(iter(outputs.values()))

@@ -10,6 +10,7 @@ from vitrail.advice.choose import Candidate, Evidence, Limits, Setting, candidat
 from vitrail.advice.facts import DataFacts, facts_of, look
 from vitrail.advice.networks import measure, memory
 from vitrail.advice.rows import Cell, machines, packaged_rows, rows_of_cells
+from vitrail.config import split_names
 from vitrail.data.audit.doctor import examine
 from vitrail.data.sources.opening import survey
 from vitrail.data.sources.table import Wanted
@@ -33,7 +34,7 @@ class Table:
 
 def consult(
     data: str | Path, limits: Limits, table: Table, *, device: str | None = None, task: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
 ) -> Advice:  # fmt: skip
     """Advice for data."""
     named = device in machines()
@@ -41,7 +42,7 @@ def consult(
         raise ConfigError(f"unknown device {device!r}; {nearest(device, [*_KINDS, *machines()])}")
     if named and limits.memory is not None:
         raise ConfigError(f"--memory is measured on this machine; leave it out with --device {device}")
-    columns = () if label is None else tuple(name.strip() for name in label.split(","))
+    columns = split_names(label)
     kind_of_task: Any = TaskConfig.kinds.get(task or "")
     kinds = () if kind_of_task is None else kind_of_task.target_kinds
     wanted = Wanted(columns, kinds, several=not columns)

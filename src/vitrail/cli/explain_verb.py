@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrail.cli.options import DEVICES, busy, image_size, layer_numbers, model_and_pictures, show_report
+from vitrail.config import split_names
 from vitrail.errors import BrokenImage, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
+    if not (words := split_names(text)):
         raise argparse.ArgumentTypeError("no method is given; write one or more: relevance,rollout")
     return list(dict.fromkeys(words))
 

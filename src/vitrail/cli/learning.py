@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vitrail.cli import folds_verb, shipping, tuning_verb
 from vitrail.cli.options import busy, model_and_pictures, read_changes, show_report
 from vitrail.cli.uneven import with_uneven
+from vitrail.config import split_names
 from vitrail.errors import ConfigError, DataError, Notice, nearest
 from vitrail.printable import printable
 from vitrail.strict_json import to_json
@@ -205,7 +206,7 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.training.first_model import default_model  # noqa: PLC0415
     from vitrail.training.first_try import first_try_on  # noqa: PLC0415
 
-    columns = () if options.label is None else tuple(name.strip() for name in options.label.split(","))
+    columns = split_names(options.label)
     wanted = Wanted(columns, several=not columns, group=options.group)
     chosen = {"val": options.val, "seed": options.seed, "wanted": wanted}
     name, size = options.model, options.image_size

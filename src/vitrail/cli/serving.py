@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from vitrail.config import split_names
 from vitrail.errors import ConfigError, Notice
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _config(options: argparse.Namespace) -> "ServeConfig":
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    if not (hosts := tuple(word.strip() for word in text.split(",") if word.strip())):
+    if not (hosts := split_names(text)):
         raise ConfigError("--allow-urls is empty; give hosts separated by commas: --allow-urls example.org")
     return hosts
 

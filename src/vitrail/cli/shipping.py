@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli.options import busy, image_size, show_report
+from vitrail.config import split_names
 from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def export(options: argparse.Namespace) -> None:
     from vitrail.deploy.artefact.ship import ShipConfig, ship  # noqa: PLC0415
     from vitrail.deploy.real_images import images_for_export  # noqa: PLC0415
 
-    targets: Any = tuple(dict.fromkeys(_words(options.to)))  # checked by ShipConfig
+    targets: Any = tuple(dict.fromkeys(split_names(options.to)))  # checked by ShipConfig
     config = ShipConfig(targets=targets, any_size=options.any_size, force=options.force)
     trained = open_weights(options.run)
     with busy("reading images"):
@@ -207,13 +208,9 @@ def into_table(engine: "Engine", options: argparse.Namespace, paths: Sequence[st
         raise DataError(f"{done.broken} of {done.rows} images could not be read; {form.reasons}")
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     try:
-        found = tuple(map(int, _words(text)))
+        found = tuple(map(int, split_names(text)))
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is not a list of whole numbers such as 1,16") from error
     if any(number < 1 for number in found):

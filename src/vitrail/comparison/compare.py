@@ -49,7 +49,7 @@ def compare_runs(
     *,
     device: torch.device,
     data: str | Path | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     resamples: int | None = None,
     batch_size: int = 256,
 ) -> Comparison:

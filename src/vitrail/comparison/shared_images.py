@@ -22,7 +22,9 @@ class SharedImages(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def named_images(runs: Sequence[ComparedRun], data: str | Path, *, label: str | None = None) -> SharedImages:
+def named_images(
+    runs: Sequence[ComparedRun], data: str | Path, *, label: str | Sequence[str] | None = None
+) -> SharedImages:
     """The evaluation images of a source, with a note for each run that was trained on some of them."""
     first = runs[0]
     wanted = wanted_columns(first.record, data, label, task=first.model.task.config)

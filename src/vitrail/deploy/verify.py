@@ -44,6 +44,9 @@ class Verification:
     checksums: dict[str, str] = field(default_factory=dict)  # of each file: ok, changed, missing, not recorded
     problems: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Verification({self.path}: {self.kind}, {'whole' if self.ok else self.problems[0]})"
+
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""

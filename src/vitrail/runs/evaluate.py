@@ -1,7 +1,7 @@
 """Evaluation: one pass over images gives metrics, examples and speed; a report is made of these."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -257,8 +257,8 @@ def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
 
 
 def evaluate_on(
-    model: Predictor, data: str | Path | Dataset | None = None, *, label: str | None = None, batch_size: int = 256,
-    tta: Views | None = None, on_batch: OnBatch | None = None,
+    model: Predictor, data: str | Path | Dataset | None = None, *, label: str | Sequence[str] | None = None,
+    batch_size: int = 256, tta: Views | None = None, on_batch: OnBatch | None = None,
 ) -> Evaluation:  # fmt: skip
     """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
 

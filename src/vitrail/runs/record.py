@@ -1,13 +1,13 @@
 """run.json and best.json: what a run was and what came of it; one versioned schema, read and written here alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vitrail.checksums import check_file, remove_checksums, write_checksums
-from vitrail.config import from_dict, to_dict
+from vitrail.config import from_dict, split_names, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.data.sources.table import Wanted
@@ -85,10 +85,10 @@ class Record:
 
 
 def wanted_columns(
-    record: Record | None, data: str | Path, label: str | None = None, *, task: TaskConfig | None = None
+    record: Record | None, data: str | Path, label: str | Sequence[str] | None = None, *, task: TaskConfig | None = None
 ) -> Wanted:
     """What is read from data: the columns that were named or that a run was trained on, and the kinds of a task."""
-    named = () if label is None else tuple(name.strip() for name in label.split(","))
+    named = split_names(label)
     table = str(data).lower().endswith(TABLES)
     if table and not named and record is not None and record.wanted.targets:
         return record.wanted

@@ -1,7 +1,7 @@
 """What a run will be, decided before its first step: data, task, model, sizes, batch; each choice with its reason."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from yaml.error import MarkedYAMLError
 
-from vitrail.config import from_dict, to_dict
+from vitrail.config import from_dict, split_names, to_dict
 from vitrail.data.augment.augmentation import MixConfig
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.feeds.feed import ImageSet
@@ -166,7 +166,7 @@ class Plan:
 
 
 def make_plan(
-    data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
+    data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | Sequence[str] | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None, start: str | Path | None = None,
     teacher: Teacher | None = None, val: str | Path | float | None = None, group: str | None = None,
     fold: tuple[int, int] | None = None, changes: Mapping[str, Any] | None = None,
@@ -179,8 +179,8 @@ def make_plan(
     start = PACKAGED if borrowed else start
     config, spec = _tuned(changes, spec) if recipe is None and start is not None else (change(base, changes), spec)
     check_weights(config, start)
-    columns = tuple(name.strip() for name in label.split(",") if name.strip()) if label is not None else ()
-    splits, wanted = open_for_task(data, spec, like=Wanted(columns, group=group, fold=fold), val=val, seed=config.seed)
+    like = Wanted(split_names(label), group=group, fold=fold)
+    splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
     chosen_start = _chosen_start(splits.train, seen, changes, spec, start=start) if left_open or start == AUTO else None
     if chosen_start is not None:

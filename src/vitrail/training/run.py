@@ -150,12 +150,12 @@ def _row(entry: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def train(
-    data: Source | None = None, *, model: str | None = None, task: TaskChoice | None = None, label: str | None = None,
-    recipe: str | Path | Mapping[str, Any] | None = None, folder: str | Path | None = None, resume: bool = False,
-    start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
-    group: str | None = None, fold: tuple[int, int] | None = None, device: str | torch.device | None = None,
-    shard: Shard = "ddp", sinks: Sequence[Sink] = (), silent: bool = False, ledger: Ledger | None = None,
-    **changes: Any,
+    data: Source | None = None, *, model: str | None = None, task: TaskChoice | None = None,
+    label: str | Sequence[str] | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
+    folder: str | Path | None = None, resume: bool = False, start: str | Path | None = None,
+    teacher: Teacher | None = None, val: str | Path | float | None = None, group: str | None = None,
+    fold: tuple[int, int] | None = None, device: str | torch.device | None = None, shard: Shard = "ddp",
+    sinks: Sequence[Sink] = (), silent: bool = False, ledger: Ledger | None = None, **changes: Any,
 ) -> Run:  # fmt: skip
     """Trains a model on data, gives back the best one; keywords change the recipe: epochs=20, optimiser={"lr": 1e-4}.
 

@@ -2,7 +2,7 @@
 
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from vitrail.training.task_choice import TaskChoice
 def verify_resume(
     data: Source, *, steps: int, model: str | None = None, recipe: str | Path | Mapping[str, Any] | None = None,
     start: str | Path | None = None, teacher: Teacher | None = None, val: str | Path | float | None = None,
-    task: TaskChoice | None = None, label: str | None = None, device: str | torch.device | None = None,
+    task: TaskChoice | None = None, label: str | Sequence[str] | None = None, device: str | torch.device | None = None,
     group: str | None = None, at: int | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """Trains some steps at one go, and again with a stop at step `at` (drawn by default); compares every tensor.

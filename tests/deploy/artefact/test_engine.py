@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.shipped import LABELS, NUMBERS, RECIPE, first, photos, trained
+from support.shipped import LABELS, NUMBERS, RECIPE, first, outputs, photos, trained
 
 from vitrail.data.feeds.batches import Batches
 from vitrail.data.feeds.packing import Packed
@@ -18,8 +18,8 @@ ARTEFACTS = ("model.pt2", "model.onnx", "model.xml")
 @pytest.mark.parametrize("name", ARTEFACTS)
 def test_every_artefact_answers_as_the_model_does(name, shipped, model):
     engine, images = open_engine(shipped[0] / name), photos(5)
-    expected = TorchEngine(model).predict(images)
-    found = engine.predict(images)
+    expected = outputs(TorchEngine(model), images)
+    found = outputs(engine, images)
     assert list(found) == list(expected) == ["logits", "probabilities"]
     for output in expected:
         torch.testing.assert_close(found[output], expected[output], atol=1e-4, rtol=1e-4)
@@ -35,8 +35,8 @@ def test_every_artefact_answers_as_the_model_does(name, shipped, model):
 @pytest.mark.parametrize("name", ARTEFACTS)
 def test_every_artefact_of_a_regression_gives_its_numbers(name, shipped_numbers, numbers):
     engine, images = open_engine(shipped_numbers[0] / name), photos(5)
-    expected = TorchEngine(numbers).predict(images)
-    found = engine.predict(images)
+    expected = outputs(TorchEngine(numbers), images)
+    found = outputs(engine, images)
     assert list(found) == ["numbers"]
     torch.testing.assert_close(found["numbers"], expected["numbers"], atol=1e-3, rtol=1e-4)
     assert engine.task.output_names == NUMBERS
@@ -60,6 +60,7 @@ def test_predict_and_evaluate_take_an_engine(name, shipped, model):
     by_engine, by_model = predict(engine, images, top=2), model.predict(images, top=2)
     for ours, theirs in zip(by_engine, by_model, strict=True):
         assert [one.label for one in ours.answer.candidates] == [one.label for one in theirs.answer.candidates]
+    assert [repr(one) for one in engine.predict(images, top=2)] == [repr(one) for one in by_engine]
     fitted = torch.cat([model.preprocess.fit(image[None])[0] for image in images])
     labels = torch.arange(7) % 5
     packed = Packed(
@@ -92,26 +93,26 @@ def test_fitted_images_are_not_cropped_twice(way):
 
 def test_a_trained_model_runs_with_preprocessing_that_no_graph_has():
     engine = TorchEngine(trained(preprocess={"resize": "pad", "interpolation": "nearest"}))
-    assert engine.predict(photos(2))["logits"].shape == (2, 5)
+    assert outputs(engine, photos(2))["logits"].shape == (2, 5)
 
 
 def test_images_come_as_tensors_arrays_pil_and_batches(model):
     engine, images = TorchEngine(model), photos(3)
-    wanted = engine.predict(images)
+    wanted = outputs(engine, images)
     assert wanted["logits"].shape == (3, 5)
     arrays = [image.permute(1, 2, 0).numpy() for image in images]
-    torch.testing.assert_close(engine.predict(arrays), wanted)
-    torch.testing.assert_close(engine.predict([Image.fromarray(array) for array in arrays]), wanted)
-    torch.testing.assert_close(engine.predict(engine.fitted(images)), wanted)
-    assert engine.predict([images[0][0].numpy()])["logits"].shape == (1, 5), "H W is grey"
+    torch.testing.assert_close(outputs(engine, arrays), wanted)
+    torch.testing.assert_close(outputs(engine, [Image.fromarray(array) for array in arrays]), wanted)
+    torch.testing.assert_close(outputs(engine, engine.fitted(images)), wanted)
+    assert outputs(engine, [images[0][0].numpy()])["logits"].shape == (1, 5), "H W is grey"
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(3, 4, 4), torch.zeros(4, 4, dtype=torch.uint8), np.zeros((4, 4, 2), "u1")])
 def test_what_is_not_an_image_is_refused(bad, model):
     with pytest.raises(InputError, match="uint8"):
-        TorchEngine(model).predict([bad])
+        outputs(TorchEngine(model), [bad])
 
 
 def test_no_images_are_refused(model):
     with pytest.raises(InputError, match="images"):
-        TorchEngine(model).predict([])
+        outputs(TorchEngine(model), [])

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 import torch
 from support.planted import pickled, rewritten, saved, with_json
-from support.shipped import first, photos
+from support.shipped import first, outputs, photos
 
 from vitrail.deploy.artefact.engine import TorchEngine
 from vitrail.deploy.artefact.opening import open_engine
@@ -46,8 +46,8 @@ def test_the_archive_that_torch_gets_has_no_pickle(source):
 
 def test_a_program_answers_as_before(source, model):
     images = photos(2)
-    expected = first(TorchEngine(model).predict(images))
-    torch.testing.assert_close(first(open_engine(source).predict(images)), expected, rtol=1e-4, atol=1e-5)
+    expected = first(outputs(TorchEngine(model), images))
+    torch.testing.assert_close(first(outputs(open_engine(source), images)), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Engines: one way to run a model, whatever it was made into.
 
 engine = open_engine("dist/model.onnx")  # vitrail.deploy.artefact.opening
-outputs = engine.predict([decode(data, channels=3)])  # dict of Tensors B ...
+engine.predict("cat.jpg")  # as a trained model does
+outputs = engine.outputs(engine.fitted([decode(data, channels=3)]))  # dict of Tensors B ...
 engine.task.decode(outputs), engine.about
 
 An engine has a task, a preprocessing and outputs, so `vitrail.runs.predict` and `vitrail.runs.evaluate` take it as they
@@ -14,7 +15,7 @@ import functools
 import importlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,17 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.pixels import Frame, Pixels, frame
 from vitrail.deploy.artefact.servable import Servable
 from vitrail.errors import InputError
+from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.pictures import Pictures
-from vitrail.runs.predict import pixels
+from vitrail.runs.predict import Input, pixels, predict
 from vitrail.runs.trained import TrainedModel
+from vitrail.tasks.answer import Prediction
 from vitrail.tasks.task import Task
 
 Array = np.ndarray[Any, Any]
@@ -90,12 +94,18 @@ class Engine(ABC):
         found = self.run(np.ascontiguousarray(self._framed(images.cpu()).permute(0, 2, 3, 1).numpy()))  # B H W C
         return {name: torch.from_numpy(values).to(images.device) for name, values in found.items()}
 
-    def predict(self, images: Sequence[Picture] | Tensor) -> dict[str, Tensor]:
-        """Outputs of images of any size: uint8 Tensors C H W (or one batch B C H W), arrays H W [C], PIL images."""
-        return self.outputs(self.fitted(images))
+    def predict(
+        self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None
+    ) -> list[Prediction]:
+        """Answers for files, folders, PIL images, arrays and tensors, as those of a trained model."""
+        return predict(self, inputs, top=top, tile=tile, draw=draw)
+
+    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
+        """Metrics on labelled images, as those of a trained model."""
+        return evaluate_on(self, data, batch_size=batch_size)
 
     def fitted(self, images: Sequence[Picture] | Tensor) -> Tensor:
-        """Images of any size at the model's: uint8 B C *image_size."""
+        """Images of any size at the model's, uint8 B C *image_size: Tensors C H W, a batch, arrays, PIL images."""
         if isinstance(images, Tensor) and images.ndim == 4:
             return self.preprocess.fit(images.cpu())[0]
         if not len(images):

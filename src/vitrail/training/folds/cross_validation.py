@@ -30,9 +30,11 @@ from vitrail.training.run import RUNS, data_name, train
 FILE, TABLE = "folds.json", "out_of_fold.csv"
 MOST = 100
 _NEVER = {"data", "folds", "folder", "resume", "fold", "device", "silent", "say", "sinks", "ledger"}  # among options
-_KINDS: dict[str, tuple[type, ...]] = {"val": (str, float, int)} | dict.fromkeys(
-    ("label", "group", "start", "teacher"), (str,)
-)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "val": (str, float, int),
+    "label": (str, list),
+    **dict.fromkeys(("group", "start", "teacher"), (str,)),
+}
 _VERSION = 1
 
 
