@@ -245,6 +245,16 @@ def test_the_caller_says_which_rectangle_positions_are(named: str | None, tmp_pa
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=1e-4)
 
 
+def test_a_rectangle_with_a_class_token_is_not_taken_for_a_square_without_one(tmp_path: Path) -> None:
+    from support.peers import timm
+
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=(64, 96), num_classes=2).eval()  # 4 x 6 + 1 = 5 x 5
+    torch.save(theirs.state_dict(), tmp_path / "wide.pth")
+    ours = vitrail.load(tmp_path / "wide.pth", image_size=(64, 96))
+    images = torch.randn(1, 3, 64, 96)
+    torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=1e-4)
+
+
 def test_an_image_size_that_is_not_one_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     vitrail.save(vitrail.create("vit_tiny_patch16", depth=1), tmp_path)
     with pytest.raises(ConfigError, match="image_size"):

@@ -257,7 +257,7 @@ def _learned_grid(length: int, num_prefix: int, said: Grid, wanted: Grid | None,
             _ask(path, f"whether {num_prefix} of the {length} positions belong to extra tokens", "vit_...")
         )
     rectangles = {} if wanted is None else {key: n for key, n in readings.items() if n == wanted[0] * wanted[1]}
-    with_prefix, count = next(iter((squares | rectangles).items()), (True, length - num_prefix))
+    with_prefix, count = next(iter((rectangles or squares).items()), (True, length - num_prefix))
     return grid_of(count, path, said=wanted), with_prefix
 
 

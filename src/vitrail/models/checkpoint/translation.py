@@ -96,12 +96,13 @@ class Translation:
         known = next(iter(family.presets))
         if not named:
             raise CheckpointError(
-                f"{weights.path} is a {self.family} checkpoint of {self.peer} without a config.json that gives its "
-                f"size; {name_the_model(known)}"
+                f"{weights.path} is a checkpoint of {self.peer} of the family {self.family!r}, and no config.json "
+                f"gives its size; {name_the_model(known)}"
             )
         raise CheckpointError(
-            f"{weights.path} is a {self.family} checkpoint of {self.peer}; its config.json says {named!r}, which is "
-            f"not a {self.family} preset of vitrail ({nearest(named, family.presets)}); {name_the_model(known)}"
+            f"{weights.path} is a checkpoint of {self.peer} of the family {self.family!r}; its config.json says "
+            f"{named!r}, which is not one of its sizes in vitrail ({nearest(named, family.presets)}); "
+            f"{name_the_model(known)}"
         )
 
     def _said(self, beside: Mapping[str, Any]) -> Mapping[str, Any]:

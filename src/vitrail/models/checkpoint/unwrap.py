@@ -91,5 +91,5 @@ def say_prefix(tensors: Mapping[str, Tensor], prefix: str) -> None:
     """A notice that a prefix was removed, and what was left out with it."""
     left = [name for name in tensors if not name.startswith(prefix)]
     parts = ", ".join(sorted({name.split(".")[0] for name in left})[:6])
-    out = f"; {len(left)} other tensors were left out ({parts})" if left else ""
+    out = f"; left out: {len(left)} other tensor{'s' * (len(left) != 1)} ({parts})" if left else ""
     warnings.warn(f"using the weights with the prefix {prefix!r}{out}", ChosenNotice, stacklevel=4)
