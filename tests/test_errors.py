@@ -14,7 +14,7 @@ from vitrail.errors import listed, nearest, reason
         ("x", [f"option{n:02}" for n in range(30)], "known: " + ", ".join(f"option{n:02}" for n in range(30))),
         ("opt", [f"option{n:02}" for n in range(30)], "did you mean 'option00'?"),
         ("vit_tiny", ["pvt_tiny", "vit_tiny_patch16", "vit_tiny_patch16_long"], "did you mean 'vit_tiny_patch16'?"),
-        ("", [], "known: "),
+        ("x", [], "there are none"),
     ],
 )
 def test_nearest_names_one_or_all(name, options, hint):

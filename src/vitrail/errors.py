@@ -86,8 +86,9 @@ def nearest(name: str, options: Iterable[str], *, see: str = "") -> str:
     An option that starts with the name is preferred to one with a similar spelling. If there are many options and `see`
     says how to list them, only the closest are given.
     """
-    given = list(options)
-    known = sorted(given)
+    known = sorted(given := list(options))
+    if not known:
+        return "there are none"
     longer = [option for option in given if len(name) > 2 and option.startswith(name)]
     if longer:
         return f"did you mean {longer[0]!r}?"

@@ -336,7 +336,7 @@ def test_a_file_in_the_place_of_a_folder(photos: Path, tmp_path: Path, capsys: p
     (tmp_path / "file").write_text("precious")
     for out in ("file", "file/run"):
         told = refused(["train", str(photos), "--epochs", "1", "--out", str(tmp_path / out), *MODEL], capsys)
-        assert f"the run cannot be kept in {tmp_path / out}" in told
+        assert f"the run cannot be written to {tmp_path / out}" in told
     told = refused(["info", "vit32_small", "--html", str(tmp_path / "file" / "page.html")], capsys)
     assert str(tmp_path / "file" / "page.html") in told
     assert "Not a directory" in told

@@ -31,7 +31,7 @@ def test_a_batch_is_never_larger_than_the_data(tmp_path: Path) -> None:
 
 
 def test_parts_must_be_equal(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 16 does not divide into 3 parts"):
+    with pytest.raises(ConfigError, match="divisible by accumulate 3"):
         prepare_data(plan_of(batch_size=16, accumulate=3), World(), Logs(tmp_path, silent=True))
 
 

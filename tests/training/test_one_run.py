@@ -69,7 +69,7 @@ def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
         assert (tmp_path / "deep" / "run").is_dir()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(TrainingError, match="cannot be kept"), one_run(tmp_path / "file" / "run", World()):
+    with pytest.raises(TrainingError, match="cannot be written"), one_run(tmp_path / "file" / "run", World()):
         pytest.fail("it began")
 
 

@@ -200,7 +200,7 @@ def test_one_process_says_that_it_has_nothing_to_shard(tmp_path: Path, capsys: p
 
 
 def test_a_batch_that_does_not_divide(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size 16 does not divide into 3 parts"):
+    with pytest.raises(ConfigError, match="divisible by accumulate 3"):
         train(split(photos(64, size=16)), folder=tmp_path / "run", **SMALL, accumulate=3)
 
 

@@ -217,7 +217,7 @@ def _rows(path: Path) -> Iterator[Any]:
     except ImportError as error:
         raise DataError(f"{path} needs pyarrow: pip install pyarrow") from error
     except (ValueError, KeyError, csv.Error) as error:  # those of Arrow are among them
-        raise DataError(f"{path} is not a table that can be read: {error}") from error
+        raise DataError(f"{path} is not a readable table: {error}") from error
 
 
 def _checksums(path: Path) -> dict[str, str]:

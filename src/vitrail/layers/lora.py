@@ -60,10 +60,10 @@ def add_lora(model: M, rank: int, *, alpha: float | None = None, targets: Sequen
     known = {name.rpartition(".")[2] for name in linears} - set(HEADS)
     for target in targets:
         if target not in known and target not in TARGETS:
-            raise ConfigError(f"the model has no linear map named {target!r}; {nearest(target, known)}")
+            raise ConfigError(f"the model has no linear layer named {target!r}; {nearest(target, known)}")
     chosen = {name: linear for name, linear in linears.items() if name.rpartition(".")[2] in targets}
     if not chosen:
-        raise ConfigError(f"the model has no linear map named {' or '.join(targets)}; {nearest(targets[0], known)}")
+        raise ConfigError(f"the model has no linear layer named {' or '.join(targets)}; {nearest(targets[0], known)}")
     model.requires_grad_(False)
     for name, linear in chosen.items():
         _replace(model, name, LoRALinear(linear, rank=rank, alpha=rank if alpha is None else alpha))

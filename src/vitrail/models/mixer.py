@@ -34,7 +34,7 @@ class MixerConfig(StagedConfig):
         """Raises an error for more than one stage and for dynamic_size."""
         super().__post_init__()
         if len(self.depths) != 1:
-            raise ConfigError(f"a Mixer has one stage, but depths has {len(self.depths)} entries")
+            raise ConfigError(f"depths has {len(self.depths)} entries; a Mixer has one stage and takes one")
         if self.dynamic_size:
             raise Unsupported("a Mixer has no dynamic_size: its MLPs over tokens have one weight for each patch")
 
@@ -78,9 +78,8 @@ class Mixer(Staged):
         own = self.config.image_size
         if size != own:
             raise InputError(
-                f"images are {size[0]} x {size[1]}; a Mixer takes the size that it is built for alone, here {own[0]} x "
-                f"{own[1]}, since its MLPs over tokens have one weight for each patch. Resize the images, or build "
-                f"another model with image_size={size} and train it"
+                f"images are {size[0]} x {size[1]}; this Mixer takes only {own[0]} x {own[1]}, since its MLPs over "
+                f"tokens have one weight for each patch. Resize the images, or train a model with image_size={size}"
             )
 
 

@@ -44,8 +44,8 @@ class MobileViTConfig(MobileConfig):
         dims, depths = len(self.attention_dims), len(self.attention_depths)
         if dims != depths or dims > len(self.depths):
             raise ConfigError(
-                f"attention_dims has {dims} numbers, attention_depths {depths}; each is one a transformer, "
-                f"at the end of the last of {len(self.depths)} stages"
+                f"attention_dims has {dims} entries and attention_depths {depths}; both need one for each stage "
+                f"that ends in a transformer, at most {len(self.depths)} (the number of stages)"
             )
 
 

@@ -44,7 +44,7 @@ class XCiTConfig(StagedConfig):
         """Raises ConfigError for more than one stage, and for a width that the stem cannot halve."""
         super().__post_init__()
         if len(self.depths) != 1:
-            raise ConfigError(f"an XCiT has one stage, but depths has {len(self.depths)} entries")
+            raise ConfigError(f"depths has {len(self.depths)} entries; an XCiT has one stage and takes one")
         if self.dims[0] % (self.patch_size // 2):
             raise ConfigError(f"dims is {self.dims[0]}; it must be divisible by {self.patch_size // 2}")
 

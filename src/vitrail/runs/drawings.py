@@ -28,10 +28,10 @@ class Drawings:
         if self._out.suffix and not self._one and not self._out.is_dir():
             raise ConfigError(f"{out} must end in {listed(_FORMATS)}, or be a folder")
         if self._one and len(names) > 1:
-            raise ConfigError(f"{out} is one picture, but {len(names)} are to be drawn; name a folder")
+            raise ConfigError(f"{out} is one file, but there are {len(names)} pictures; name a folder")
         here = self._out.resolve()
         if any(here in (path, path.parent)[: 1 if self._one else 2] for path in (Path(n).resolve() for n in names)):
-            raise ConfigError(f"{out} would overwrite the pictures themselves; name another place for the drawings")
+            raise ConfigError(f"{out} would overwrite the pictures themselves; choose another path")
         self._used: set[str] = set()
 
     def write(self, name: str, picture: Tensor, answer: Answer) -> Path:

@@ -63,7 +63,9 @@ class TrainedModel:
     def task(self) -> Task:
         """The task; ConfigError where the model has none."""
         if self.head is None:
-            raise ConfigError(f"{self.source} has no head (num_classes is 0) and gives no answers; fine-tune it first")
+            raise ConfigError(
+                f"{self.source} has no head (num_classes is 0) and makes no predictions; fine-tune it first"
+            )
         return self.head
 
     @property

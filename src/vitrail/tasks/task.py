@@ -390,5 +390,6 @@ def infer(schema: Schema) -> type[TaskConfig]:
     unlabelled = [name for name, kind in TaskConfig.kinds.items() if not getattr(kind, "target_kinds", ())]
     raise ConfigError(
         "the data have no labels: put the images of each class into a folder of its own, or name a table with a column "
-        f"of labels; to learn from images alone, choose --task {' or '.join(unlabelled)}"
+        "of labels (--label NAME, unless it is called label or value); to learn from images alone, choose "
+        f"--task {' or '.join(unlabelled)}"
     )

@@ -130,9 +130,7 @@ def prepare_data(plan: Plan, world: World, logs: Logs, *, background: bool = Fal
         )
         config = change(config, {"batch_size": size})
     if config.batch_size % config.accumulate:
-        raise ConfigError(
-            f"batch_size {config.batch_size} does not divide into {config.accumulate} parts to accumulate"
-        )
+        raise ConfigError(f"batch_size {config.batch_size} is not divisible by accumulate {config.accumulate}")
     if config.augment.mosaic:
         check_batch(config.batch_size // config.accumulate, world.size)
     fresh = [note for note in notes if note not in plan.notes]  # those of a resumed run were shown before

@@ -188,7 +188,9 @@ def spread(
     if shard == "ddp":
         return _replicated(task, [device.index] if device.type == "cuda" else None)
     if precision == "fp16":
-        raise TrainingError("fp16 cannot be sharded: its loss scaling does not see all shards; use --precision bf16")
+        raise TrainingError(
+            "--shard fsdp and --precision fp16 cannot be used together: loss scaling does not see all shards; use bf16"
+        )
     # On a CPU autocast leaves norms alone, and theirs take no bf16 parameters with float32 tokens: all stay float32.
     half = torch.bfloat16 if precision == "bf16" and device.type != "cpu" else None
     # Inputs stay as they are, since autocast casts where it must, and soft labels must not be rounded.

@@ -53,7 +53,7 @@ def check_head(task: Task) -> nn.Linear:
     head = model.head
     if not heads or not isinstance(head, nn.Linear) or getattr(model, "distillation_head", None) is not None:
         what = type(model).__name__ if heads else f"the task {task.config.kind}"
-        raise Unsupported(f"a probe needs a model with one linear head, which {what} has not; train with --lora 8")
+        raise Unsupported(f"a probe needs a model with one linear head; {what} has none. Train with --lora 8 instead")
     return head
 
 

@@ -145,7 +145,7 @@ class Logs:
             with self.file.open("a") as file:
                 file.write(_line(entry))
         except OSError as error:
-            raise TrainingError(f"{self.file} could not be written, the checkpoints are whole: {error}") from error
+            raise TrainingError(f"{self.file} could not be written: {error}. The checkpoints are intact") from error
         for writer in self.writers:
             writer.write(entry["step"], _flat(entry))
         checks = self._numbers({name: value for name, value in entry.get("val", {}).items() if name != _COUNT})

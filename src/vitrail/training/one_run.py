@@ -28,7 +28,7 @@ def one_run(folder: Path, world: World) -> Iterator[None]:
             except BusyError as error:
                 problem = error
             except OSError as error:
-                problem = TrainingError(f"the run cannot be kept in {folder}: {error.__cause__ or error}; {_OTHER}")
+                problem = TrainingError(f"the run cannot be written to {folder}: {error.__cause__ or error}; {_OTHER}")
         if (found := next((one for one in world.collect(problem) if one is not None), None)) is not None:
             raise found
         yield

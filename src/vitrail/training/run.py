@@ -259,7 +259,7 @@ def _hint(name: str, options: Sequence[str]) -> str:
 def _check_folder(folder: Path) -> None:
     """Refuses a folder that cannot be written, before any work is done."""
     if (why := write_barrier(folder)) is not None:
-        raise TrainingError(f"the run cannot be kept in {folder}: {why}; choose another folder (--out)")
+        raise TrainingError(f"the run cannot be written to {folder}: {why}; choose another folder (--out)")
 
 
 def _resume(loop: Loop, plan: Plan, before: Mapping[str, Any]) -> Plan:
@@ -338,7 +338,9 @@ def _begin(plan: Plan, loop: Loop, val: str | Path | float | None) -> None:
         plan.record(val=val, command=command, environment=_environment(loop)).write(folder)
     except WriteError as error:
         reason = error.__cause__ or error
-        raise TrainingError(f"the run cannot be kept in {folder}: {reason}; choose another folder (--out)") from error
+        raise TrainingError(
+            f"the run cannot be written to {folder}: {reason}; choose another folder (--out)"
+        ) from error
 
 
 def _evaluated(model: TrainedModel, images: ImageSet, data: Dataset, size: int) -> Evaluation:

@@ -11,7 +11,7 @@ def test_every_picture_is_there_for_every_model() -> None:
     both = gallery(view(0, model="one"), view(0, model="two"))
     assert (both.models, both.pictures) == (["one", "two"], ["picture 0.jpg"])
     assert both.measured == ["insertion", "deletion", "shuffled", "pointing"]
-    with pytest.raises(ConfigError, match="2 pictures"):
+    with pytest.raises(ConfigError, match="2 x 2"):
         gallery(view(0, model="one"), view(1, model="two"))
     with pytest.raises(ConfigError, match="at least one"):
         Gallery(title="none", views=())

@@ -74,8 +74,8 @@ def check_batch(batch_size: int, processes: int) -> None:
     if processes > 1 and batch_size % step:
         fits = max(step, round(batch_size / step) * step)
         raise ConfigError(
-            f"augment.mosaic joins groups of {TILES} images, and a batch_size of {batch_size} does not divide into "
-            f"such for {processes} processes; the nearest that does is {fits}"
+            f"batch_size {batch_size} is not divisible by {step}, as augment.mosaic needs: it joins groups of {TILES} "
+            f"images on {processes} processes; the nearest that is: {fits}"
         )
 
 

@@ -134,8 +134,8 @@ class Feed(ABC):
         if self.drop_last and self.world > 1 and self.batch_size % step:
             fits = max(step, round(self.batch_size / step) * step)
             raise ConfigError(
-                f"a batch_size of {self.batch_size} does not divide into pairs for {self.world} processes; the "
-                f"nearest that does is {fits}"
+                f"batch_size {self.batch_size} is not divisible by {step}, as mixed pairs of images on {self.world} "
+                f"processes need; the nearest that is: {fits}"
             )
 
     def __len__(self) -> int:

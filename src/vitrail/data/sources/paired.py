@@ -128,7 +128,7 @@ def _splits(root: Path, pairs: Sequence[Pair], names: Names) -> dict[str, list[P
         parts.setdefault(next((SPLIT_NAMES[one] for one in folders if one in SPLIT_NAMES), "train"), []).append(pair)
     if "train" not in parts:
         raise DataError(
-            f"{root} has {listed(parts)} images with a {names.what}, but none to train on; add a train folder"
+            f"{root} has images with a {names.what} for {listed(parts)}, but none for training; add a train folder"
         )
     return {split: parts[split] for split in SPLITS if split in parts}
 

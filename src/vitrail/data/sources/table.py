@@ -15,7 +15,7 @@ from vitrail.data.dataset import Found, Subset
 from vitrail.data.sources.folder import SPLIT_NAMES, Files
 from vitrail.data.targets import Column, Target
 from vitrail.data.targets.target import Read
-from vitrail.errors import DataError, nearest
+from vitrail.errors import DataError, listed, nearest
 from vitrail.files import read_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -287,7 +287,7 @@ def _refuse_typos(table: _Table, options: Sequence[str]) -> None:
 
 def _no_labels_hint(table: _Table) -> str:
     """How to get labels from a table that has other columns."""
-    return "; choose a column of targets with --label" if table.others else ""
+    return f"; if one of {listed(table.others)} has them, name it with --label" if table.others else ""
 
 
 def _file(table: _Table, row: int) -> str:

@@ -35,12 +35,12 @@ class _Reader:
         if name == "data" and ("offset" in about or "size" in about):
             given = about.get("offset", ""), about.get("size", "")
             if not all(map(_WHOLE.fullmatch, given)):
-                raise ValueError("the place of a constant is not given by whole numbers")
+                raise ValueError("the offset or size of a constant is not a whole number")
             start, size = map(int, given)
             if start + size > self.room:
                 raise ValueError(f"a constant ends {start + size - self.room:,} bytes after the end of the .bin")
             if _SIDES.fullmatch(about.get("shape", "")) is None:
-                raise ValueError("the shape of a constant is not of whole numbers")
+                raise ValueError("the shape of a constant has entries that are not whole numbers")
             self.weights.add((start, size))
         if name == KEY and "rt_info" in self.path:
             self.card = about.get("value", "")

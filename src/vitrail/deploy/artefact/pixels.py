@@ -158,7 +158,9 @@ def frame(preprocess: Preprocess) -> Frame:
         (across, _, left), (_, down, top) = preprocess.maps(torch.tensor([[height, width]]))[0].tolist()
         if across == down == 1:
             return Frame(height, width, int(top), int(left))
-    raise Unsupported(f"no canvas is cut to {preprocess.image_size} by the preprocessing {preprocess}")
+    raise Unsupported(
+        f"images of the model's own size cannot be given to a graph with this preprocessing: {preprocess}"
+    )
 
 
 def _canvases(preprocess: Preprocess) -> Iterator[tuple[int, int]]:

@@ -56,7 +56,7 @@ def checked_graph(text: bytes) -> dict[str, Any]:
     if program.get("guards_code"):
         raise ValueError("it has guards, which torch would run as Python")
     if module.get("treespec_namedtuple_fields"):
-        raise ValueError("it has types of its own")
+        raise ValueError("it has custom types")
     # Where layers were called from is for debuggers.
     module["metadata"] = {}
     module["module_call_graph"] = [call for call in module["module_call_graph"] if call["fqn"] == ""]

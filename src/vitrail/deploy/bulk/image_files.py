@@ -60,7 +60,7 @@ def _in_tar(path: Path) -> Iterator[ImageFile]:
                 if member.isfile() and Path(member.name).suffix.lower() in SUFFIXES:
                     yield ImageFile(f"{path}/{member.name}", path, member.offset_data, member.size, member.name)
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{path} is not a tar that can be read ({error}); unpack it if it is compressed") from error
+        raise DataError(f"{path} is not a readable tar file ({error}); if it is compressed, unpack it") from error
 
 
 def _in_table(path: Path) -> Iterator[ImageFile]:
@@ -76,7 +76,7 @@ def _in_table(path: Path) -> Iterator[ImageFile]:
                     raise DataError(f"{path}, line {rows.line_num}: the column {column!r} is empty")
                 yield ImageFile(str(path.parent / row[column]), path.parent / row[column], below=row[column])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a table of paths that can be read: {error}") from error
+        raise DataError(f"{path} is not a readable table of paths: {error}") from error
 
 
 def predict_images(

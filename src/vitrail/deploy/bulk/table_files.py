@@ -78,7 +78,7 @@ class TableFile(Form):
                 names, *rows = [[plain_cell(cell) for cell in row] for row in csv.reader(text, strict=True)] or [[]]
                 return names, [dict(zip(names, (cell or None for cell in row), strict=True)) for row in rows]
             except (ValueError, RecursionError, csv.Error) as error:  # those of Arrow are ValueErrors
-                raise DataError(f"{path} is not a table that can be read: {error}") from error
+                raise DataError(f"{path} is not a readable table: {error}") from error
 
     def write(self, rows: Sequence[Row], path: Path, columns: Sequence[str]) -> None:
         """The whole table."""

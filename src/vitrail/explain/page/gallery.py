@@ -61,8 +61,8 @@ class Gallery:
         pairs = {(view.model, view.picture) for view in self.views}
         if len(pairs) != len(self.views) or len(pairs) != len(self.models) * len(self.pictures):
             raise ConfigError(
-                f"a page needs each of {len(self.pictures)} pictures with each of {len(self.models)} models once; it "
-                f"got {len(self.views)} views, of which {len(pairs)} are different"
+                f"a page needs one view for each picture and model, {len(self.pictures)} x {len(self.models)}; it got "
+                f"{len(self.views)} views, {len(pairs)} of them different"
             )
 
     def __repr__(self) -> str:

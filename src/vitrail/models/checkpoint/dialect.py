@@ -149,7 +149,9 @@ def depth_of(names: Iterable[str], pattern: str = r"blocks\.(\d+)\.") -> int:
     numbers = [match[1] for name in names if (match := re.match(pattern, name))]
     depth = max((int(digits) + 1 for digits in numbers if len(digits) < _DIGITS), default=0)
     if depth > len(numbers) or any(len(digits) >= _DIGITS for digits in numbers):
-        raise CheckpointError(f"tensors are numbered up to block {max(numbers, key=len)[:20]}, and most are missing")
+        raise CheckpointError(
+            f"names of tensors count blocks up to {max(numbers, key=len)[:20]}, but most of these blocks are missing"
+        )
     return depth
 
 

@@ -64,7 +64,7 @@ def read_header(file: Path) -> Header:
             raise ValueError(f"its header describes {end:,} bytes of tensors, and {room:,} follow it")
         tensors = {name: _without_memory(about) for name, about in content.items()}
         if not all(isinstance(value, str) for value in metadata.values()):
-            raise ValueError("its metadata are not texts")
+            raise ValueError("its metadata are not strings")
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, struct.error) as error:
@@ -95,7 +95,7 @@ def _check_entry(name: str, about: dict[str, Any], start: int) -> int:
     """Where the bytes of a tensor end; ValueError unless they begin at `start` and are as many as its shape needs."""
     sides, (begin, end) = about["shape"], about["data_offsets"]
     if len(sides) > _MAX_AXES or any(type(side) is not int or side < 0 for side in sides):
-        raise ValueError(f"the shape of {name[:100]!a} is not of whole numbers")
+        raise ValueError(f"the shape of {name[:100]!a} has entries that are not whole numbers")
     bits = math.prod(sides) * _BITS[about["dtype"]]
     if begin != start or end < begin or 8 * (end - begin) != bits:
         raise ValueError(f"the offsets of {name[:100]!a} do not match its shape")
@@ -146,7 +146,7 @@ def _check_directory(opened: IO[bytes], size: int, start: int) -> None:
     named = int.from_bytes(tail[48:56] if wide else tail[92:96], "little")
     record = int.from_bytes(tail[64:72], "little") if wide else size - 98
     if tail[76:80] != b"PK\x05\x06" or named != start or record != size - 98:
-        raise ValueError("its list of members is not at its end")
+        raise ValueError("its zip directory is not at its end")
 
 
 def _check_opcodes(pickle: io.BytesIO) -> None:

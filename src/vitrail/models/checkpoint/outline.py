@@ -82,7 +82,7 @@ def _check_values(value: Any, name: str) -> None:
             _check_values(item, inner)
     elif isinstance(value, list):
         if len(value) > MAX_NUMBER:
-            raise CheckpointError(f"the config has {len(value):,} values of {name}")
+            raise CheckpointError(f"the config has {len(value):,} values of {name}; the most is {MAX_NUMBER:,}")
         for item in value:
             _check_values(item, name)
     elif isinstance(value, int):

@@ -105,9 +105,11 @@ def _parts(model: ViT) -> _Parts:
     if type(config.pool) not in _POOLS:
         raise Unsupported(f"timm has no {config.pool.kind} pooling; it has those of {', '.join(_POOLS.values())}")
     if config.norm_placement == "post":
-        raise Unsupported("timm's ViTs have their norms before a branch or at its end, none after the sum")
+        raise Unsupported("timm's ViTs normalise before each branch or at its end, not after the residual sum")
     if config.embed_norm == patch.bias:
-        raise Unsupported("timm's ViTs have either a bias on patches or a norm over embedded tokens (embed_norm)")
+        raise Unsupported(
+            "timm's ViTs have either a bias in the patch embedding or a norm after it (embed_norm), not both or neither"
+        )
     return _Parts(
         config, model.distillation, patch, attention, mlp, norm, added[0] if added else None,
         ropes[0] if ropes else None, any(isinstance(p, RelativeConfig) for p in config.position),

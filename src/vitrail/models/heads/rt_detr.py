@@ -87,7 +87,7 @@ class RtDetr(Detector):
     def forward(self, features: Features, noised: Noised | None = None, valid: Tensor | None = None) -> Detections:
         """Boxes of all decoder layers; in training also those of proposals and of noised queries."""
         if valid is not None:
-            raise Unsupported("RT-DETR cannot tell padding from the picture: give it images of one size")
+            raise Unsupported("RT-DETR has no mask for padding; give it images of one size")
         tokens, grids = self.encode(features)
         proposals, contents = self.propose(tokens, grids)
         references = proposals.boxes[0].detach()

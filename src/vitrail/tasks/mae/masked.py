@@ -64,7 +64,7 @@ class MAEConfig(TaskConfig, kind="mae"):
     def build(self, backbone: Backbone | None, schema: Schema) -> "MAE":
         """The task around a model, which learns; whatever head it has does not."""
         if backbone is None:
-            raise Unsupported("a model of task 'mae' gives no answers; fine-tune it first")
+            raise Unsupported("a model of task 'mae' makes no predictions; fine-tune it first")
         return MAE(self, backbone)
 
     def num_outputs(self, schema: Schema) -> int:
@@ -163,7 +163,7 @@ class MAE(Task):
     def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
         """There is nothing to answer."""
         raise Unsupported(
-            "this model learned from images without labels and gives no answers; fine-tune it first: "
+            "this model was pre-trained without labels and makes no predictions; fine-tune it first: "
             "vitrail train photos/ --from RUN"
         )
 
