@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.lab.data_size import DataSize, _model, kept_bytes, ratio
+from vitrail.lab.data_size import DataSize, _model, early_lead, kept_bytes, ratio
 from vitrail.lab.fitting import Fit
 from vitrail.lab.small_models import macs, parameters
 from vitrail.lab.small_training import Labelled
@@ -24,9 +24,26 @@ def test_the_ratio_of_images_is_read_between_sizes() -> None:
     found = {"images": [10, 100, 1000], "vit": {"accuracy": [0.2, 0.4, 0.6]}, "cnn": {"accuracy": [0.5, 0.6, 0.7]}}
     assert math.isclose(ratio(found, "cnn"), 10**1.5, rel_tol=1e-6)
     found["cnn"] = {"accuracy": [0.9, 0.9, 0.9]}
-    assert ratio(found, "cnn") == 100
+    assert ratio(found, "cnn") == math.inf
     found["cnn"] = {"accuracy": [0.1, 0.9, 0.9]}
     assert math.isclose(ratio(found, "cnn"), 1)
+
+
+def test_an_early_lead_is_that_after_a_tenth_of_the_training() -> None:
+    steps = list(range(1, 31))
+    found = {"steps": steps, "cnn": {"looks": [0.1 * step for step in steps]}, "vit": {"looks": [0.0] * 30}}
+    assert math.isclose(early_lead(found, "cnn"), 0.3)
+    assert math.isclose(early_lead({**found, "steps": [10, 20], "vit": {"looks": [0, 0]}}, "cnn"), 0.1)
+
+
+def test_a_vit_that_never_reaches_the_cnn_decides_nothing() -> None:
+    results = DataSize().false_case()
+    for found in results[0].values():
+        found["cnn_macs"] = found["cnn_macs"] | {"accuracy": [0.95] * 4}
+    (check,) = [
+        check for check in DataSize().verdict(results).checks if "10 to 100" in check.text and "MACs" in check.text
+    ]
+    assert check.status == "undecided"
 
 
 def test_kept_bytes_by_hand() -> None:

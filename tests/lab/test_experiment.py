@@ -3,6 +3,7 @@ import pytest
 from vitrail.errors import DataError
 from vitrail.lab.estimates import Estimate
 from vitrail.lab.experiment import Check, Experiment, judge
+from vitrail.lab.temperature import Temperature
 
 IN, OUT, BETWEEN = Estimate(1.5, 1.2, 1.8, 3), Estimate(4.0, 3.0, 5.0, 3), Estimate(2.0, 1.5, 2.5, 3)
 
@@ -31,6 +32,13 @@ def test_the_verdict_follows_from_the_checks(checks: list[Check], outcome: str) 
     verdict = judge(checks)
     assert verdict.outcome == outcome
     assert bool(verdict.text) == (outcome != "holds")
+
+
+def test_a_verdict_of_one_seed_says_so() -> None:
+    experiment = Temperature()
+    (case,) = experiment.true_case()
+    assert "one seed" in experiment.conclude([case]).text
+    assert "one seed" not in experiment.conclude([case, case]).text
 
 
 def test_a_verdict_needs_a_check() -> None:

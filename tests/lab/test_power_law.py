@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitrail.errors import DataError
-from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth
+from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth, left_by_power
 
 SIZES = [100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0]
 
@@ -40,3 +40,10 @@ def test_a_line_in_log_x_and_growth() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(DataError, match="four"):
         fit_power_law([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
+
+
+def test_what_a_power_leaves() -> None:
+    sizes = [1.0, 2.0, 4.0, 8.0]
+    assert left_by_power(sizes, [0.1 * size**0.3 for size in sizes]) == pytest.approx(0, abs=1e-9)
+    assert left_by_power(sizes, [0.1, 0.4, 0.1, 0.4]) > 0.5
+    assert left_by_power(sizes, [0.0, 0.1, 0.2, 0.4]) == 1

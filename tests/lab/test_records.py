@@ -8,6 +8,7 @@ import torch
 
 from vitrail.errors import DataError
 from vitrail.lab import EXPERIMENTS
+from vitrail.lab.booklet import findings_json
 from vitrail.lab.records import Record, published, read_record, run_file, write_record
 from vitrail.lab.running import run_experiment
 from vitrail.lab.temperature import Temperature
@@ -71,6 +72,16 @@ def test_a_pipe_in_the_place_of_results_is_refused(tmp_path: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(DataError, match="regular"):
         record(tmp_path)
+
+
+def test_what_the_command_prints_can_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_experiment(EXPERIMENT, quick=True, seeds=1, folder=tmp_path / "runs")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / f"{EXPERIMENT.name}.json").write_text(findings_json([found]))
+    monkeypatch.setattr("vitrail.lab.records.resources.files", lambda package: tmp_path)
+    kept = published(EXPERIMENT)
+    assert kept is not None
+    assert kept.to_data() == found.record.to_data()
 
 
 def test_published_results_can_be_judged_and_drawn() -> None:

@@ -1,5 +1,6 @@
 """A ViT against CNNs by the number of training images: accuracy, convergence, time and memory."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +119,7 @@ class DataSize(Experiment):
                 title = f"{_MODELS[name]}, {data}"
                 few, many = ([result[data][name]["accuracy"][at] - result[data]["vit"]["accuracy"][at]
                               for result in results] for at in (0, -1))  # fmt: skip
-                early = [result[data][name]["looks"][0] - result[data]["vit"]["looks"][0] for result in results]
+                early = [early_lead(result[data], name) for result in results]
                 shrinks = [a - b for a, b in zip(few, many, strict=True)]
                 checks += [
                     Check(text=f"with the fewest images it leads ({title})", found=estimate(few), least=0.0,
@@ -152,13 +153,19 @@ class DataSize(Experiment):
 def ratio(found: Results, cnn: str) -> float:
     """How many times the fewest images the ViT needs to be as accurate as the CNN is with them.
 
-    Accuracy is read between sizes along straight lines in log images; a ViT that never gets there counts with all.
+    Accuracy is read between sizes along straight lines in log images; infinite where the ViT never gets there.
     """
     sizes, wanted = found["images"], found[cnn]["accuracy"][0]
     reached = np.maximum.accumulate(found["vit"]["accuracy"])
     if reached[-1] < wanted:
-        return float(sizes[-1] / sizes[0])
+        return math.inf
     return float(np.exp(np.interp(wanted, reached, np.log(sizes)))) / float(sizes[0])
+
+
+def early_lead(found: Results, cnn: str) -> float:
+    """By how much the CNN is ahead at the first look after a tenth of the training or more."""
+    at = next(index for index, step in enumerate(found["steps"]) if step >= found["steps"][-1] / 10)
+    return float(found[cnn]["looks"][at] - found["vit"]["looks"][at])
 
 
 def _rates(results: Sequence[Results], data: str, name: str) -> str:

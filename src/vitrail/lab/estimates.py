@@ -1,4 +1,4 @@
-"""Numbers with intervals: means over seeds by the bootstrap, slopes and exponents by least squares (scipy)."""
+"""Numbers with intervals: means over seeds, slopes and exponents by least squares (scipy)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from vitrail.errors import DataError
 from vitrail.report.intervals import scipy_stats
 
 _RESAMPLES = 2000
+_FEW = 10  # seeds below which resamples cannot say how far off a mean may be
 
 
 class Estimate(NamedTuple):
@@ -22,7 +23,11 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean over seeds with its 95 % bootstrap interval (percentiles of 2,000 resamples)."""
+    """The mean over seeds with its 95 % interval: Student's t below ten seeds, from there on the bootstrap.
+
+    Means of resamples lie between the smallest and the largest value, so that their percentiles hold the true mean of
+    normal numbers in 75 % of the cases with three seeds, and in 84 % with five, not in 95 %.
+    """
     known = np.asarray(values, dtype=np.float64)
     if not len(known):
         raise DataError("a mean needs at least one value")
@@ -31,7 +36,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     value = float(known.mean())
     if len(known) == 1 or np.ptp(known) == 0:
         return Estimate(value, value, value, len(known))
-    drawn = scipy_stats().bootstrap(
+    stats = scipy_stats()
+    if len(known) < _FEW:
+        low, high = stats.t.interval(0.95, len(known) - 1, loc=value, scale=stats.sem(known))
+        return Estimate(value, float(low), float(high), len(known))
+    drawn = stats.bootstrap(
         (known,), np.mean, n_resamples=_RESAMPLES, method="percentile", rng=np.random.default_rng(0)
     )
     return Estimate(value, float(drawn.confidence_interval.low), float(drawn.confidence_interval.high), len(known))

@@ -98,9 +98,10 @@ class Experiment(ABC):
         """Whether the claim holds in these results."""
 
     def conclude(self, results: Sequence[Results]) -> Verdict:
-        """The verdict, which also names what was chosen at an edge of its grid (tuned.py)."""
+        """The verdict, which also says where it rests on one seed, or on a choice at an edge of its grid (tuned.py)."""
         found = self.verdict(results)
-        return replace(found, text=". ".join(filter(None, (found.text, edges(results)))))
+        alone = "Judged from one seed, without an interval" if len(results) == 1 else ""
+        return replace(found, text=". ".join(filter(None, (found.text, alone, edges(results)))))
 
     @abstractmethod
     def true_case(self) -> Sequence[Results]:

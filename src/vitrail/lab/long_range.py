@@ -79,7 +79,7 @@ class LongRange(Experiment):
     seeds = 3
 
     def measure(self, settings: LongRangeSettings, *, seed: int, device: torch.device) -> Results:
-        """Accuracy and mean error of the count of each model for each task, and accuracy while training."""
+        """Accuracy of each model for each task, at the end and while training."""
         found: dict[str, Any] = {}
         for task in _TASKS:
             train, test = _draws(task, settings, device)
@@ -99,7 +99,7 @@ class LongRange(Experiment):
         return found | {"chance": {task: 1 / _classes(task, settings) for task in _TASKS}}
 
     def figures(self, results: Sequence[Results]) -> Sequence[Section]:
-        """Accuracy by step for each task, and a table of accuracies, errors and costs."""
+        """Accuracy by step for each task, and a table of accuracies and costs."""
         charts = [
             chart(
                 title,
@@ -110,7 +110,7 @@ class LongRange(Experiment):
             for task, title in _TASKS.items()
         ]  # fmt: skip
         columns = {"model": "", "parameters": "si", "MACs": "si"}
-        columns |= dict.fromkeys(_TASKS.values(), "share") | {"mean error of the far count": ""}
+        columns |= dict.fromkeys(_TASKS.values(), "share")
         rows = [
             {"model": label, "parameters": results[0][name]["parameters"], "MACs": results[0][name]["macs"]}
             | {title: _mean(results, name, task, "accuracy") for task, title in _TASKS.items()}

@@ -77,6 +77,13 @@ def fit_log_line(x: Sequence[float], y: Sequence[float]) -> LogLine:
     return LogLine(float(found.intercept), float(found.slope))
 
 
+def left_by_power(x: Sequence[float], y: Sequence[float]) -> float:
+    """The share of the variance of log y that a power of x leaves; all of it where a y is not above 0."""
+    if min(y) <= 0:
+        return 1.0
+    return 1 - float(scipy_stats().linregress(np.log(np.asarray(x, float)), np.log(np.asarray(y, float))).rvalue) ** 2
+
+
 def growth(x: Sequence[float], y: Sequence[float]) -> float:
     """The exponent of y by x, without an offset; 0 where y is the same everywhere."""
     return 0.0 if max(y) == min(y) else exponent(x, y)

@@ -11,9 +11,9 @@ from vitrail.lab.estimates import Estimate, by_seed, estimate
 from vitrail.lab.experiment import FOUNDATIONS, THEORY, Check, Experiment, Results, Settings, Verdict, judge
 from vitrail.lab.fitting import Fit, first, fit, mean_loss, open_pictures, shuffled
 from vitrail.lab.plots import chart, line
-from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth
+from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth, left_by_power
 from vitrail.lab.small_models import Classifier, macs, parameters, small_vit
-from vitrail.lab.small_training import Labelled
+from vitrail.lab.small_training import Labelled, accuracy
 from vitrail.report import Group, Section, Table
 from vitrail.report.charts_series import Series
 
@@ -75,6 +75,7 @@ class ScalingLaws(Experiment):
         found["counts"].append(next(run for run in found["widths"] if run["dim"] == width))
         found["fits"] = {axis: _fitted(*_points(found, axis)) for axis in _AXES}
         found["split"] = _split(found["widths"])
+        found["accuracy_left"] = _accuracy_left(found["widths"])
         found["formula"] = _formula(settings, width, found["counts"][0]["macs"])
         return found
 
@@ -93,9 +94,10 @@ class ScalingLaws(Experiment):
                 chart(f"Loss by {title}", [line("measured", x, stored, "y"), fitted], text,
                       x=title, y="loss", log_x=True, log_y=True)
             )  # fmt: skip
-        columns = dict.fromkeys(("loss by", "exponent", "95 % interval", "offset E", "variance left", "miss"), "")
+        columns = dict.fromkeys(("loss by", "exponent", "95 % interval", "offset E"), "")
+        columns |= dict.fromkeys(("variance left", "miss", "starts of the fit that end there"), "share")
         rows = [_row(results, axis, title) for axis, title in _AXES.items()]
-        table = Table("Fits of E + A x^-b", columns | {"variance left": "share", "miss": "share"}, rows)  # type: ignore[arg-type]
+        table = Table("Fits of E + A x^-b", columns, rows)  # type: ignore[arg-type]
         budgets = [point["compute"] for point in results[0]["split"]["frontier"]]
         best = [{"best": [point["parameters"] for point in result["split"]["frontier"]]} for result in results]
         text = "The width with the lowest loss for each budget, among those that were trained."
@@ -139,6 +141,15 @@ class ScalingLaws(Experiment):
             ]
         checks.append(
             Check(
+                text="accuracy is a power of the parameters, the law of a third section (share of variance left)",
+                found=estimate(by_seed(results, "accuracy_left")),
+                most=0.05,
+                unit="share",
+                essential=False,
+            )
+        )
+        checks.append(
+            Check(
                 text="the source's formula for compute is within 10 % of the operations that are counted",
                 found=estimate(by_seed(results, "formula", "ratio")),
                 least=0.9,
@@ -177,7 +188,10 @@ def _run(settings: ScalingSettings, dim: int, train: Labelled, test: Labelled) -
             looks.append({"compute": 3.0 * each * step * how.batch, "loss": lowest})
 
     fit(model, shuffled(train, how.batch), how, after=look)
-    return {"parameters": parameters(body), "macs": each, "loss": looks[-1]["loss"], "looks": looks}
+    return {
+        "parameters": parameters(body), "macs": each, "loss": looks[-1]["loss"], "accuracy": accuracy(model, test),
+        "looks": looks,
+    }  # fmt: skip
 
 
 def _points(found: Results, axis: str) -> tuple[list[float], list[float]]:
@@ -216,6 +230,11 @@ def _split(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"frontier": frontier, "exponent": growth(budgets, sizes)}
 
 
+def _accuracy_left(runs: Sequence[dict[str, Any]]) -> float:
+    """The share of the variance of log accuracy that a straight line in log parameters leaves."""
+    return left_by_power([run["parameters"] for run in runs], [run["accuracy"] for run in runs])
+
+
 def _formula(settings: ScalingSettings, dim: int, each: int) -> dict[str, float]:
     """The source's C = 6 N L d^2 + 12 L d^2 n for training on N tokens, over the operations (2 a MAC) counted."""
     images = settings.how.steps * settings.how.batch
@@ -234,6 +253,7 @@ def _row(results: Sequence[Results], axis: str, title: str) -> dict[str, Any]:
         "offset E": estimate(by_seed(results, "fits", axis, "floor")).value,
         "variance left": estimate(by_seed(results, "fits", axis, "left")).value,
         "miss": estimate(by_seed(results, "fits", axis, "miss")).value,
+        "starts of the fit that end there": estimate(by_seed(results, "fits", axis, "agree")).value,
     }
 
 
@@ -247,11 +267,12 @@ def _made(law: Callable[[float], float]) -> Results:
     for step in range(7):
         size = 1000.0 * 2**step
         looks = [{"compute": size * 1e5 * part, "loss": law(size * part)} for part in (0.25, 0.5, 1.0)]
-        runs.append({"parameters": round(size), "images": size, "loss": law(size), "looks": looks})
+        run = {"parameters": round(size), "images": size, "loss": law(size), "accuracy": 0.3 * size**0.05}
+        runs.append(run | {"looks": looks})
     found: dict[str, Any] = {"widths": runs, "counts": runs[:6]}
     found["split"] = {
         "frontier": [{"compute": 1e5 * run["images"], "loss": run["loss"], "parameters": 1000} for run in runs],
         "exponent": 0.5,
     }
     fits = {axis: _fitted(*_points(found, axis)) for axis in _AXES}
-    return found | {"fits": fits, "formula": {"ratio": 1.0}}
+    return found | {"fits": fits, "accuracy_left": _accuracy_left(runs), "formula": {"ratio": 1.0}}
