@@ -20,6 +20,13 @@ def test_fgsm_of_a_linear_model_in_closed_form() -> None:
     assert torch.allclose(found, (images + 0.1 * way).detach(), atol=1e-6)
 
 
+def test_images_in_parts_get_the_gradients_of_the_whole(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = torch.rand(7, 3, 4, 4), torch.randint(5, (7,))
+    whole = fgsm(model, images, labels, 0.1)
+    monkeypatch.setattr("vitrail.lab.attacks._PIECE", 3)
+    assert torch.equal(fgsm(model, images, labels, 0.1), whole)
+
+
 def test_pgd_stays_near_raises_the_loss_and_does_better_than_fgsm(model: nn.Module) -> None:
     images, labels = torch.rand(64, 3, 4, 4), torch.randint(5, (64,))
     loss = nn.CrossEntropyLoss()

@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,6 +33,19 @@ def test_each_image_comes_once_in_an_epoch() -> None:
     for _ in range(2):
         assert sorted(int(label) for _ in range(3) for label in draw().classes) == list(range(12))
     assert len(shuffled(pictures, 50)().classes) == 12
+
+
+def test_arrays_in_files_are_opened(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(256, size=(30, 8, 8, 3), dtype=np.uint8)
+    for part in ("train", "test"):
+        np.save(tmp_path / f"{part}_images.npy", images)
+        np.save(tmp_path / f"{part}_labels.npy", np.arange(30) % 10)
+    train, test = open_pictures(f"cifar10:{tmp_path}", 0, 20, torch.device("cpu"))
+    assert train.images.shape == (30, 3, 8, 8)
+    assert len(test.images) == 20
+    row = int(np.abs(images.mean(axis=(1, 2, 3)) - 255 * float(train.images[0].mean())).argmin())
+    assert torch.allclose(train.images[0], torch.from_numpy(images[row]).permute(2, 0, 1) / 255)
+    assert train.classes[0] == row % 10
 
 
 def test_the_embedded_set_is_opened_without_a_network() -> None:

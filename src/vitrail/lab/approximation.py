@@ -59,7 +59,7 @@ class Approximation(Experiment):
         width=64,
         depth=4,
         test=65_536,
-        how=Fit(steps=4000, batch=1024, rate=1e-3, weight_decay=0.0),
+        how=Fit(steps=2000, batch=1024, rate=1e-3, weight_decay=0.0),
     )
     seconds = 30.0
     seeds = 3

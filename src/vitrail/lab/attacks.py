@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_PIECE = 500  # images
+
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, radius: float) -> Tensor:
     """One step of length `radius` in each pixel, along the sign of the gradient: B C H W from 0 to 1."""
@@ -20,7 +22,10 @@ def pgd(model: nn.Module, images: Tensor, labels: Tensor, radius: float, *, step
 
 
 def _gradient(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of the loss by the images, B C H W."""
+    """The gradient of the loss by the images, B C H W, in parts that fit memory."""
+    found = []
     with torch.enable_grad():
-        inputs = images.detach().requires_grad_()
-        return torch.autograd.grad(F.cross_entropy(model(inputs), labels, reduction="sum"), inputs)[0]
+        for piece, classes in zip(images.split(_PIECE), labels.split(_PIECE), strict=True):
+            inputs = piece.detach().requires_grad_()
+            found += torch.autograd.grad(F.cross_entropy(model(inputs), classes, reduction="sum"), inputs)
+    return torch.cat(found)

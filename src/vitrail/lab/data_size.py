@@ -67,17 +67,17 @@ class DataSize(Experiment):
         data=("cifar10", "fashion-mnist"),
         validation=5000,
         test=0,
-        shares=(0.01, 0.03, 0.1, 0.3, 1.0),
-        rates=(1e-4, 3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2),
-        tuning=600,
-        looks=30,
+        shares=(0.01, 0.1, 0.3, 1.0),
+        rates=(3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2, 8.1e-2),
+        tuning=200,
+        looks=20,
         dim=128,
         depth=6,
         patch=4,
         equal_macs=(81, 162, 324),
         equal_parameters=(63, 126, 252),
         strides=(1, 2, 2, 2),
-        how=Fit(steps=5000, batch=128),
+        how=Fit(steps=1500, batch=256),
     )
     seconds = 40.0
     seeds = 3

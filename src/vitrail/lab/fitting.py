@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.config import Config, Count, Positive, Rate
 from vitrail.data.dataset import Dataset
@@ -35,12 +35,19 @@ def open_pictures(source: str, train: int, test: int, device: torch.device) -> t
 
 
 def _drawn(data: Dataset, count: int, device: torch.device) -> Labelled:
-    if data.array is None or "label" not in data.targets:
+    if data.size is None or "label" not in data.targets:
         raise DataError(f"{data.name} has no images of one size with classes; the experiments need those")
     if count > len(data):
         raise DataError(f"{data.name} has {len(data)} images; the experiment needs {count}")
     order = torch.randperm(len(data))[: count or len(data)]
-    return Labelled(data.array[order].to(device).float() / 255, data.targets["label"][order].to(device))
+    return Labelled(whole(data, order).to(device).float() / 255, data.targets["label"][order].to(device))
+
+
+def whole(data: Dataset, order: Tensor) -> Tensor:
+    """Images of a dataset whose images have one size, uint8, B C H W."""
+    if data.array is not None:
+        return data.array[order]
+    return torch.stack([data.read(index) for index in order.tolist()])  # files of arrays are mapped, not in memory
 
 
 def first(pictures: Labelled, count: int) -> Labelled:

@@ -83,8 +83,8 @@ class PacBayes(Experiment):
         depth=4,
         patch=4,
         dimensions=(100, 250, 500, 1000, 2000),
-        how=Fit(steps=8000, batch=256, rate=1e-2, weight_decay=0.0),
-        plain=Fit(steps=8000, batch=256, rate=1e-3),
+        how=Fit(steps=2000, batch=256, rate=1e-2, weight_decay=0.0),
+        plain=Fit(steps=2000, batch=256, rate=1e-3),
     )
     seconds = 20.0
     seeds = 3

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,12 +43,10 @@ def run_experiment(
     if count < 1:
         raise ConfigError(f"--seeds {count} is not allowed: must be 1 or more")
     where = torch.device("cpu") if device is None else device
-    runs: list[Run] = []
-    record = _seed(experiment, 0, quick=quick, device=where, folder=folder, say=say)
-    runs += record.runs
-    for seed in range(1, count):
-        runs += _seed(experiment, seed, quick=quick, device=where, folder=folder, say=say).runs
-    record = replace(record, runs=tuple(runs), command=command(experiment, quick=quick, seeds=count, device=where))
+    records = [
+        measure_seed(experiment, seed, quick=quick, device=where, folder=folder, say=say) for seed in range(count)
+    ]
+    record = joined(experiment, records, quick=quick)
     return Finding(
         experiment=experiment,
         quick=quick,
@@ -56,6 +54,14 @@ def run_experiment(
         verdict=experiment.conclude(record.results),
         published=published(experiment),
     )
+
+
+def joined(experiment: Experiment, records: Sequence[Record], *, quick: bool) -> Record:
+    """The records of single seeds as one."""
+    runs = tuple(run for record in records for run in record.runs)
+    seeds = max(run.seed for run in runs) + 1
+    words = command(experiment, quick=quick, seeds=seeds, device=torch.device(records[0].device))
+    return replace(records[0], runs=runs, command=words)
 
 
 def _judged(experiment: Experiment, record: Record, where: str) -> None:
@@ -73,7 +79,7 @@ def command(experiment: Experiment, *, quick: bool, seeds: int, device: torch.de
     return " ".join(filter(None, words))
 
 
-def _seed(
+def measure_seed(
     experiment: Experiment, seed: int, *, quick: bool, device: torch.device, folder: Path, say: Callable[[str], None]
 ) -> Record:
     """The record of one seed, from its file or measured now; global random numbers are left as they were."""

@@ -57,7 +57,7 @@ class ScalingLaws(Experiment):
         depth=6,
         patch=4,
         looks=20,
-        how=Fit(steps=6000, batch=128, rate=1e-3),
+        how=Fit(steps=1500, batch=256, rate=1e-3),
     )
     seconds = 30.0
     seeds = 3

@@ -1,7 +1,8 @@
 """A small task for experiments that train: the embedded images of Fashion-MNIST, and a plain loop."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -71,9 +72,10 @@ def fit(
         for group in optimiser.param_groups:
             group["lr"] = rate * rate_at(step, steps=steps, warm_up=warm_up)
         images, classes = draw()
-        value = loss(model(images), classes)
-        optimiser.zero_grad(set_to_none=True)
-        value.backward()
+        with _products_like_convolutions(images.device):
+            value = loss(model(images), classes)
+            optimiser.zero_grad(set_to_none=True)
+            value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimiser.step()
         losses.append(value.detach())
@@ -81,6 +83,18 @@ def fit(
             after(step + 1)
     model.eval()
     return [float(loss) for loss in torch.stack(losses).cpu()]
+
+
+@contextlib.contextmanager
+def _products_like_convolutions(device: torch.device) -> Iterator[None]:
+    """On a GPU, matrix products round to TF32, as PyTorch's convolutions do: otherwise CNNs alone would be fast."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @torch.no_grad()

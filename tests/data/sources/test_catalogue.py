@@ -174,6 +174,17 @@ def test_cifar_arrays_get_their_names(tmp_path):
     assert classes(read_known("cifar10", folder=tmp_path).train)[3] == "cat"
 
 
+def test_arrays_in_the_cache_are_read_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    monkeypatch.setattr(catalogue, "fetch", lambda *given, **how: pytest.fail("it was fetched"))
+    folder = tmp_path / "data" / "cifar10"
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        np.save(folder / f"{split}_images.npy", np.zeros((10, 32, 32, 3), dtype=np.uint8))
+        np.save(folder / f"{split}_labels.npy", np.arange(10))
+    assert len(read_known("cifar10").test) == 10
+
+
 def test_wrong_names_and_folders(tmp_path):
     with pytest.raises(DataError, match=r"'cifar-10'.*'cifar10'"):
         read_known("cifar-10")

@@ -112,6 +112,9 @@ KNOWN = {
 }
 
 
+_ARRAYS = tuple(f"{part}_{kind}.npy" for part in ("train", "test") for kind in ("images", "labels"))
+
+
 def cache_folder() -> Path:
     """The cache folder: VITRAIL_CACHE, or vitrail in XDG_CACHE_HOME or ~/.cache."""
     if own := os.environ.get("VITRAIL_CACHE"):
@@ -121,14 +124,18 @@ def cache_folder() -> Path:
 
 
 def read_known(name: str, *, folder: Path | None = None, progress: Progress | None = None) -> Found:
-    """Train and test of a dataset by name, from a folder with its files or downloaded into the cache."""
+    """Train and test of a dataset by name, from a folder with its files or downloaded into the cache.
+
+    Nothing is downloaded where the cache has train_images.npy, train_labels.npy, test_images.npy and test_labels.npy.
+    """
     if name not in KNOWN:
         raise DataError(f"unknown dataset {name!r}; {nearest(name, KNOWN)}")
     known = KNOWN[name]
     if folder is None:
         folder = cache_folder() / "data" / name
-        for remote in known.files:
-            fetch(remote, folder, progress=progress)
+        if not all((folder / file).is_file() for file in _ARRAYS):
+            for remote in known.files:
+                fetch(remote, folder, progress=progress)
     found = _read(folder, known)
     classes = getattr(found.train.schema.get("label"), "classes", ())
     if known.classes and classes != known.classes:
