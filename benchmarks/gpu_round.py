@@ -41,11 +41,12 @@ def script(name: str, *options: str) -> list[str]:
     return [PYTHON, str(HERE / f"{name}.py"), *options]
 
 
-def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
+def parts(out: Path, data: str | None, keep: Path, lab_data: Path | None = None) -> dict[str, Part]:
     """All parts by name, the most valuable first."""
     names = ("checks", "micro", "kernels", "detect", "start", "growth", "largest", "latency")
     to = {name: ["--json", str(out / f"{name}.json")] for name in names}
     small = ["--device", "cpu"]
+    packed = [] if lab_data is None else ["--data", str(lab_data.resolve())]
     growth = script("growth", "--rounds", "5")
     gpu_tests = [
         str(TESTS / name)
@@ -103,8 +104,8 @@ def parts(out: Path, data: str | None, keep: Path) -> dict[str, Part]:
         ),
         "micro": Part(200, script("kernel_checks", "--only", "micro", *to["micro"]), None),
         "lab": Part(
-            500, [PYTHON, "-m", "vitrail", "lab", "all", "--results", str(out / "lab")],
-            [PYTHON, "-m", "vitrail", "lab", "temperature", "--quick", "--results", str(out / "lab")],
+            580, script("lab_round", "run", "--minutes", "9", *packed, "--out", str(out / "lab")),
+            script("lab_round", "run", "--tiny", "--seeds", "1", "--out", str(out / "lab")),
         ),
     }  # fmt: skip
     if data is not None:
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", help="of all, in this order")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--data", help="CIFAR-10")
+    parser.add_argument("--lab-data", type=Path, help="what `lab_round.py pack` wrote (default: the cache)")
     parser.add_argument("--keep", type=Path, help="a folder; by default a temporary one")
     parser.add_argument("--tiny", action="store_true")
     chosen = parser.parse_args()
@@ -163,7 +165,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "results")
         out.mkdir()
-        known = parts(out, chosen.data, (chosen.keep or Path(temporary)).resolve())
+        known = parts(out, chosen.data, (chosen.keep or Path(temporary)).resolve(), chosen.lab_data)
         if wrong := set(chosen.parts or ()) - set(known):
             raise SystemExit(f"no part is called {', '.join(sorted(wrong))}; there are {', '.join(known)}")
         names = chosen.parts or list(known)
