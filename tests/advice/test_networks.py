@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.compared_runs import NAMES as CLASSES
 
+from vitrail.advice import networks
 from vitrail.advice.networks import measure, memory, network, other_load
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import ConfigError
@@ -24,6 +25,15 @@ def test_the_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other_load() == 3
     monkeypatch.setattr("os.getloadavg", lambda: (0.2, 0.0, 0.0))
     assert other_load() == 0
+
+
+@pytest.mark.parametrize(("load", "expected"), [(0.1, 20.0), (3.0, 5.0)])
+def test_on_a_busy_machine_the_fastest_pass_counts(
+    load: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "other_load", lambda: load)
+    monkeypatch.setattr(networks, "interleaved", lambda passes, **how: {name: [0.005, 0.02, 0.9] for name in passes})
+    assert measure(["demo"], device=CPU)["demo"].values["ms"] == pytest.approx(expected)
 
 
 def test_an_unknown_network_is_refused() -> None:

@@ -9,6 +9,7 @@ from support.compared_runs import made_run
 import vitrail
 from vitrail.cli import main
 from vitrail.comparison.compare import Comparison
+from vitrail.comparison.page import sentences
 from vitrail.errors import ConfigError
 
 pytest.importorskip("scipy")
@@ -35,11 +36,12 @@ def test_mcnemar_decides_for_accuracy(found: Comparison) -> None:
 
 
 def test_three_runs_have_three_pairs(runs: list[Path], data: Path, tmp_path: Path) -> None:
-    third = made_run(tmp_path / "third", data, seed=2)
+    third = made_run(tmp_path / "third", data, seed=2, recipe={"seed": 2})
     many = vitrail.compare(*runs, third, resamples=20, device="cpu").found
     assert [(pair.first, pair.second) for pair in many.pairs] == [(0, 1), (0, 2), (1, 2)]
     assert all(pair.best.corrected >= pair.best.p for pair in many.pairs)
     assert list(many.parts) == [1, 2]
+    assert ["seed" in told for told in sentences(many)] == [False, True, False]  # the second has another rate
 
 
 def test_it_is_short_in_a_notebook(found: Comparison) -> None:

@@ -16,6 +16,7 @@ from vitrail.advice.choose import (
     timed_rows,
 )
 from vitrail.advice.facts import DataFacts
+from vitrail.advice.networks import BUSY
 from vitrail.advice.rows import Row, machines
 from vitrail.report import Code, Facts, Report, Section, Table, Text, Unit, Value, show
 from vitrail.report.metric import show_interval
@@ -23,7 +24,6 @@ from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
 _FAR = 2.0  # distance to the nearest set from which on the data are unlike all that were measured
-_BUSY = 0.5  # other processes for each core from which on what is measured is too slow
 _OUT = "runs/advised"
 _MINUTES = 30.0  # of a search, where no limit is given
 _WORTH = 1.1  # times eager from which on an engine is worth its trouble
@@ -307,10 +307,10 @@ def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Senten
             "and resizing the image come on top.",
             (speed,),
         )
-        if (load := float(speed.values.get("load", 0.0))) > _BUSY:
+        if (load := float(speed.values.get("load", 0.0))) > BUSY:
             yield Sentence(
-                f"This machine was busy while it was measured ({load:.1f} other processes for each core): idle, it is "
-                "faster, and the advice may be another.",
+                f"This machine was busy while it was measured ({load:.1f} other processes for each core), so the "
+                "fastest pass counts; idle, it may be faster still, and the advice another.",
                 (speed,),
             )
     engine = best.engine or best_engine(best.candidate.network, rows, kind)

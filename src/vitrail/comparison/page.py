@@ -39,7 +39,14 @@ def report(found: Compared) -> Report:
 def sentences(found: Compared) -> list[str]:
     """The verdict of each pair, in words."""
     metric = found.metrics[found.best]
-    return [_verdict(found, pair, metric) for pair in found.pairs]
+    return [f"{_verdict(found, pair, metric)}{_by_chance(found, pair)}" for pair in found.pairs]
+
+
+def _by_chance(found: Compared, pair: Pair) -> str:
+    """A sentence where nothing but the seed of two of several runs differs."""
+    differ = {name for name, values in found.settings.items() if values[pair.first] != values[pair.second]}
+    alone = "seed" in differ and differ <= _CHANCE and not found.settings.keys() <= _CHANCE
+    return " They differ in their seed alone: training again may reverse this." if alone else ""
 
 
 def _verdict(found: Compared, pair: Pair, metric: Metric) -> str:

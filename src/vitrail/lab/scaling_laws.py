@@ -8,7 +8,7 @@ import torch
 
 from vitrail.config import Count, CountFromZero
 from vitrail.lab.estimates import Estimate, by_seed, estimate
-from vitrail.lab.experiment import FOUNDATIONS, THEORY, Check, Experiment, Results, Settings, Verdict, judge
+from vitrail.lab.experiment import FOUNDATIONS, THEORY, Check, Experiment, Results, Settings, Verdict, judge, limit
 from vitrail.lab.fitting import Fit, first, fit, mean_loss, open_pictures, shuffled
 from vitrail.lab.plots import chart, line
 from vitrail.lab.power_law import PowerLaw, fit_log_line, fit_power_law, growth, left_by_power
@@ -139,24 +139,12 @@ class ScalingLaws(Experiment):
                     essential=False,
                 ),
             ]
-        checks.append(
-            Check(
-                text="accuracy is a power of the parameters, the law of a third section (share of variance left)",
-                found=estimate(by_seed(results, "accuracy_left")),
-                most=0.05,
-                unit="share",
-                essential=False,
-            )
-        )
-        checks.append(
-            Check(
-                text="the source's formula for compute is within 10 % of the operations that are counted",
-                found=estimate(by_seed(results, "formula", "ratio")),
-                least=0.9,
-                most=1.1,
-                essential=False,
-            )
-        )
+        checks += [
+            limit("accuracy is a power of the parameters, the law of a third section (share of variance left)",
+                  estimate(by_seed(results, "accuracy_left")), most=0.05, unit="share"),
+            limit("the source's formula for compute is within 10 % of the operations that are counted",
+                  estimate(by_seed(results, "formula", "ratio")), least=0.9, most=1.1),
+        ]  # fmt: skip
         share = estimate(by_seed(results, "split", "exponent"))
         return judge(checks, note=f"The best size grows as compute to the {_range(share)} among the widths tried")
 
