@@ -1,28 +1,39 @@
 """`vitrail advise` against reality: is the advised choice the best of those tried, and does the expected range hold?
 
     python benchmarks/advice.py left-out                 # every measured set, advised without its own rows; seconds
-    python benchmarks/advice.py digits SETS              # builds a set that the table does not have (scikit-learn)
-    python benchmarks/first_try.py run SETS OUT --sets digits8 --settings probe-packaged,probe-photos
-    python benchmarks/advice.py held SETS OUT            # sets that the table does not have, against runs on them
+    python benchmarks/advice_sets.py PACKAGES SETS       # builds sets that the table does not have
+    python benchmarks/advice.py tried SETS OUT --device cuda --jobs 6 --minutes 9    # the settings of first_try.py
+    python benchmarks/advice.py held SETS OUT            # advice for these sets, against what was tried
     python benchmarks/advice.py speeds                   # the speeds of networks in measured.json, by processor time
 
-`left-out` compares with the settings that were tried on that set alone, which are one to three of the table.
+`left-out` compares with the settings that were tried on that set alone, which are one to three of the table. `tried`
+runs several trainings at once and writes OUT/advice.json whenever one ends; what is there is not tried again, so that a
+second call goes on. `--epochs 1` makes it short.
 """
 
 import argparse
 import json
+import math
+import shlex
+import shutil
+import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from first_try import SETTINGS as SETTINGS_TRIED
+from sweep import Job
+from sweep import run as run_jobs
 
 import vitrail
 from vitrail.advice.choose import NEAR, candidates, merit
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.networks import network
 from vitrail.advice.rows import Row, packaged_rows, rows_of_cells
+from vitrail.files import write_json
 from vitrail.recipes import list_recipes, read_recipe
 from vitrail.timing import Spread, interleaved, machine
 from vitrail.training.first_try import SETTINGS, measured
@@ -66,10 +77,65 @@ def facts_of_row(row: Row) -> DataFacts:
     return DataFacts(source=row.set, targets="", **{name: row.values[name] for name in names})
 
 
+def tried(sets: Path, out: Path, options: argparse.Namespace) -> None:
+    """Every setting on every set, each in a process of its own, several at a time, within a limit of time."""
+    found, file = _tried(out), out / "advice.json"
+    with tempfile.TemporaryDirectory() as runs:
+        todo = [
+            Job(f"{folder.name}.{name}", 0, Path(runs) / f"{folder.name}_{name}", [])
+            for name in options.settings or SETTINGS_TRIED
+            for folder in _sets(sets)
+            if name not in found.get(folder.name, {})
+        ]
+        todo = [job._replace(command=_training(job, sets, options)) for job in todo]
+        print(f"{len(todo)} trainings", flush=True)
+        out.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        for job, ended in run_jobs(todo, parallel=options.jobs, seconds=60 * options.minutes):
+            name, _, setting = job.variant.partition(".")
+            print(
+                f"{job.variant}: {'trained' if ended else 'not trained'} after {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+            if not ended:
+                print(job.folder.with_suffix(".log").read_text(errors="replace")[-1000:], flush=True)
+                continue
+            metrics = json.loads((job.folder / "best.json").read_text())["metrics"]
+            kept = {"accuracy": metrics["test_accuracy"], "val_accuracy": metrics["accuracy"]}
+            found.setdefault(name, {})[setting] = kept
+            write_json(file, found)
+            shutil.rmtree(job.folder)
+
+
+def _training(job: Job, sets: Path, options: argparse.Namespace) -> list[str]:
+    name, _, setting = job.variant.partition(".")
+    words = [*shlex.split(SETTINGS_TRIED[setting]), "--out", str(job.folder)]
+    words += [] if options.device is None else ["--device", options.device]
+    if options.epochs is not None and "probe=linear" not in words and setting != "default":
+        words += ["--epochs", str(options.epochs)]
+    return [sys.executable, "-m", "vitrail", "train", str(sets / name), *words]
+
+
+def _sets(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if (path / "done").exists())
+
+
+def _tried(out: Path) -> dict[str, dict[str, Any]]:
+    """What was tried: OUT/advice.json, and single files of `first_try.py run`."""
+    file = out / "advice.json"
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    for other in sorted(out.glob("*.*.json")):
+        name, setting, _ = other.name.split(".")
+        found.setdefault(name, {})[setting] = json.loads(other.read_text())
+    return found
+
+
 def held(sets: Path, out: Path) -> None:
-    """Advice for sets on disk, beside runs of `first_try.py run`."""
-    for folder in sorted(path for path in sets.iterdir() if (path / "done").exists()):
-        results = {file.stem.split(".")[1]: json.loads(file.read_text()) for file in out.glob(f"{folder.name}.*.json")}
+    """Advice for sets on disk, beside what was tried there."""
+    every = _tried(out)
+    near: list[bool] = []
+    for folder in _sets(sets):
+        results = every.get(folder.name, {})
         advised = vitrail.advise(folder, device="cpu")
         if advised.choice is None or not results:
             continue
@@ -77,27 +143,27 @@ def held(sets: Path, out: Path) -> None:
         scores = {name: result["accuracy"] for name, result in results.items()}
         top = max(scores, key=scores.__getitem__)
         expected = [row.values["test"] for row in choice.rows[:NEAR]]
+        images = len(list((folder / "test").glob("*/*")))
         print(
             f"{folder.name}: advised {choice.name} ({scores.get(choice.name, float('nan')):.4f}), best of {len(scores)}"
         )
         print(f"  tried {top} ({scores[top]:.4f}); expected {min(expected):.2f} to {max(expected):.2f}")
         for name, result in sorted(results.items()):
-            told = f"validation {result['val_accuracy']:.4f}, test {result['accuracy']:.4f}"
-            print(f"  {name}: {told}, {result['cpu_seconds']:.0f} s of processor time")
-        if advised.choice.seconds is not None and choice.name in results:
+            print(f"  {name}: validation {result['val_accuracy']:.4f}, test {result['accuracy']:.4f}")
+        if choice.name in scores:
+            near.append(
+                scores[top] - scores[choice.name] <= max(CLOSE, _spread(scores[top], scores[choice.name], images))
+            )
+            print(f"  within {100 * CLOSE:g} point of the best or the interval of the difference: {near[-1]}")
+        if advised.choice.seconds is not None and "seconds" in results.get(choice.name, {}):
             print(f"  training: expected {advised.choice.seconds:.0f} s, took {results[choice.name]['seconds']:.0f} s")
 
+    print(f"the advised setting is as good as the best of those tried on {sum(near)} of {len(near)} sets")
 
-def digits(sets: Path) -> None:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, every third one for the test."""
-    from sklearn.datasets import load_digits
 
-    data: Any = load_digits()
-    for index, (image, label) in enumerate(zip(data.images, data.target, strict=True)):
-        part = sets / "digits8" / ("test" if index % 3 == 2 else "train") / str(label)
-        part.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((image * 15).astype("uint8")).save(part / f"{index}.png")
-    (sets / "digits8" / "done").touch()
+def _spread(first: float, second: float, images: int) -> float:
+    """Half of the 95 % interval of a difference of two shares of as many images, taken as independent."""
+    return 1.96 * math.sqrt((first * (1 - first) + second * (1 - second)) / images)
 
 
 def speeds() -> None:
@@ -108,12 +174,20 @@ def speeds() -> None:
         print(name, Spread.of([1000 * one for one in seconds]), machine())
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("left-out", "digits", "held", "speeds"))
+    parser.add_argument("verb", choices=("left-out", "tried", "held", "speeds"))
     parser.add_argument("paths", nargs="*", type=Path, metavar="SETS OUT")
-    chosen = parser.parse_args()
-    work = {"left-out": left_out, "digits": digits, "held": held, "speeds": speeds}[chosen.verb]
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS_TRIED, metavar="NAME", help="of first_try.py")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--device")
+    parser.add_argument("--epochs", type=int, help="of all that train for epochs, for a short try")
+    chosen = parser.parse_args(words)
+    if chosen.verb == "tried":
+        tried(*chosen.paths, chosen)
+        return
+    work = {"left-out": left_out, "held": held, "speeds": speeds}[chosen.verb]
     work(*chosen.paths)
 
 

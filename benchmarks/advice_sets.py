@@ -1,6 +1,6 @@
 """Builds image sets that the measured tables of `vitrail advise` do not have, as folders train/CLASS and test/CLASS.
 
-    python benchmarks/advice_sets.py PACKAGES SETS [NAME ...]
+    python benchmarks/advice_sets.py PACKAGES SETS [NAME ...] [--compact 1600]
 
 PACKAGES is a folder with what these commands leave there (what is missing is skipped and said):
 
@@ -10,6 +10,7 @@ PACKAGES is a folder with what these commands leave there (what is missing is sk
     git clone --depth 1 https://github.com/muxspace/facial_expressions
 
 All but the digits have about 300 images in each part, so that many settings can be tried on one core.
+`--compact` also writes SETS.compact as first_try_sets.py does, 10 MB to be carried to another machine.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture
+from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture, shrink
 from PIL import Image
 
 _ZIP = "python/images_background_small1.zip"
@@ -86,10 +87,13 @@ def main() -> None:
     parser.add_argument("packages", type=Path)
     parser.add_argument("sets", type=Path)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(OUTSIDE)} (default: all)")
+    parser.add_argument("--compact", type=int, metavar="N")
     chosen = parser.parse_args()
     for name in chosen.names or OUTSIDE:
         try:
             print(name, build(name, chosen.packages, chosen.sets), flush=True)
+            if chosen.compact is not None:
+                shrink(chosen.sets / name, chosen.sets.with_name(f"{chosen.sets.name}.compact"), chosen.compact)
         except MissingPackageError as error:
             print(f"{name}: skipped, {error}", flush=True)
 

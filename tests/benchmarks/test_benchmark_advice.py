@@ -1,5 +1,11 @@
 """The benchmark of advice: sets are left out with all of their rows."""
 
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 from support.benchmarks import benchmark as load_benchmark
 
@@ -22,3 +28,47 @@ def test_the_facts_of_a_set_are_those_of_its_row() -> None:
     facts = benchmark.facts_of_row(row)
     assert (facts.images, facts.pixels, facts.grey) == (58800, 28, True)
     assert facts.distance(row.values) == 0
+
+
+def test_settings_are_tried_once_and_kept_as_they_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("birds", "cars"):
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        (tmp_path / "sets" / name / "done").touch()
+
+    def training(job: Any, sets: Path, options: Any) -> list[str]:
+        done = "import pathlib, sys; f = pathlib.Path(sys.argv[1]); f.mkdir(); "
+        done += '(f / "best.json").write_text(\'{"metrics": {"test_accuracy": 0.5, "accuracy": 0.6}}\')'
+        return [
+            sys.executable,
+            "-c",
+            "raise SystemExit('no such image')" if "cars" in job.variant else done,
+            str(job.folder),
+        ]
+
+    monkeypatch.setattr(benchmark, "_training", training)
+    words = ["tried", str(tmp_path / "sets"), str(tmp_path / "out"), "--settings", "probe-photos"]
+    benchmark.main(words)
+    told = capsys.readouterr().out
+    assert "2 trainings" in told
+    assert "no such image" in told
+    kept = json.loads((tmp_path / "out" / "advice.json").read_text())
+    assert kept == {"birds": {"probe-photos": {"accuracy": 0.5, "val_accuracy": 0.6}}}
+    benchmark.main(words)
+    assert "1 trainings" in capsys.readouterr().out
+
+
+def test_the_command_of_a_setting(tmp_path: Path) -> None:
+    options = argparse.Namespace(device="cuda", epochs=1)
+    words = {
+        name: benchmark._training(benchmark.Job(f"birds.{name}", 0, tmp_path, []), tmp_path, options)
+        for name in benchmark.SETTINGS_TRIED
+    }
+    assert words["tune-packaged"][-4:] == ["--device", "cuda", "--epochs", "1"]
+    assert "--epochs" not in words["probe-photos"]
+    assert all(str(tmp_path / "birds") in one for one in words.values())
+
+
+def test_the_spread_of_a_difference() -> None:
+    assert benchmark._spread(0.5, 0.5, 200) == pytest.approx(1.96 * 0.05)
