@@ -18,8 +18,14 @@ def line(name: str, x: Sequence[float], results: Sequence[Results], *path: str) 
 def chart(
     title: str, lines: Sequence[Series], text: str, *, x: str, y: str, log_x: bool = False, log_y: bool = False
 ) -> Picture:
-    """A chart with its caption."""
-    return Picture(title, series(title, lines, x=x, y=y, log_x=log_x, log_y=log_y), text)
+    """A chart with its caption; on a logarithmic axis, an interval that reaches 0 ends at half of the lowest mean."""
+    shown = _above_zero(lines) if log_y else lines
+    return Picture(title, series(title, shown, x=x, y=y, log_x=log_x, log_y=log_y), text)
+
+
+def _above_zero(lines: Sequence[Series]) -> list[Series]:
+    lowest = min((value for one in lines for _, value in one.points if value > 0), default=1.0) / 2
+    return [one._replace(band=[(low if low > 0 else lowest, high) for low, high in one.band]) for one in lines]
 
 
 def by_name(results: Sequence[Results], x: Sequence[float], names: Mapping[str, str], *path: str) -> list[Series]:
