@@ -71,6 +71,18 @@ def test_the_loss_is_that_of_the_task() -> None:
     assert (found - truth).abs().mean() < 0.2
 
 
+def test_an_unlike_image_gets_no_absurd_answer_from_a_feature_that_hardly_ever_differs() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(200, 20), torch.randn(200, 1)
+    x[:, 7] = 1e-4 * y[:, 0] + 1e-4 * torch.randn(200)  # goes with the truth, but varies by nothing
+    task = task_on(20, RegressConfig(), NumbersTarget(names=("depth",)), 1)
+    task.fit({task.field: y})
+    fit_head(task, Known(x, {task.field: y}))
+    unlike = torch.zeros(1, 20)
+    unlike[0, 7] = 1.0  # as far as other features go
+    assert task.backbone.head(unlike).abs().item() < 40
+
+
 def test_a_constant_feature_has_no_weight_and_a_few_images_are_enough() -> None:
     x, y = clouds(5, seed=0)
     x[:, 1] = 7.0

@@ -26,8 +26,11 @@ from vitrail.runs.evaluate import numbers
 from vitrail.tasks.task import Task
 from vitrail.training.loop import Loop
 
-PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of the squared weights of standardised features
+PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)  # of the squared weights of standardised features
 _FOLDS, _STEPS = 3, 100
+# Of the usual deviation: features that hardly ever differ are not scaled up further. Otherwise one unlike image, where
+# such a feature is thousands of its deviations away, gets any answer.
+_RARE = 0.01
 _BATCH = {"cpu": 16}  # the maps of so many images stay in the caches of a CPU; 64 elsewhere
 _FIELD = "target."  # names of targets in the cache begin so
 
@@ -124,7 +127,9 @@ def fit_head(task: Task, known: Known) -> float:
     known = known.to(head.weight.device)
     features = known.features
     mean, scale = features.mean(dim=0), features.std(dim=0, correction=0)
-    scale = torch.where(scale > 1e-6 * (1 + mean.abs()), scale, torch.inf)  # constant features get no weight
+    varied = scale > 1e-6 * (1 + mean.abs())
+    usual = scale[varied].median() if varied.any() else 0.0
+    scale = torch.where(varied, scale.clamp_min(_RARE * usual), torch.inf)  # constant features get no weight
     known = known._replace(features=(features - mean) / scale)
     fold = (torch.randperm(len(features), generator=torch.Generator().manual_seed(0)) % _FOLDS).to(features.device)
     scores = torch.zeros(len(PENALTIES))
