@@ -256,8 +256,10 @@ def test_a_run_without_a_whole_checkpoint_can_be_begun_anew_as_is_said(
     words = ["train", str(photos), "--epochs", "1", "--out", str(begun), *MODEL]
     assert f"vitrail train --resume {begun}" in refused(words, capsys)
     told = refused(["train", "--resume", str(begun), "--device", "cpu"], capsys)
-    assert str(begun / "checkpoints") in told
+    assert f"delete {begun}" in told
     shutil.rmtree(begun / "checkpoints")
+    assert "complete" in refused(words, capsys)  # its model is still there
+    shutil.rmtree(begun)
     assert main(words) == 0
     assert len((begun / "metrics.jsonl").read_text().splitlines()) == 1  # nothing of the run before
 

@@ -84,7 +84,7 @@ def test_the_task_that_a_schema_suggests():
     assert infer(class_schema(CLASSES)) is ClassifyConfig
     assert infer(class_schema(CLASSES, multi_label=True)) is ClassifyConfig
     assert infer({"numbers": NumbersTarget(names=("x",))}) is RegressConfig
-    with pytest.raises(ConfigError, match="--label.*mae"):
+    with pytest.raises(ConfigError, match=r"--label.*mae"):
         infer({})
 
 

@@ -195,7 +195,7 @@ class Store:
         """The error where there is no undamaged checkpoint of this kind."""
         run, others = self.folder.parent, [item for item in self.folder.glob("step-*") if item.suffix != self.suffix]
         if self.steps():
-            way = f"start again in another folder (--out), or delete {self.folder} and start here"
+            way = f"start again in another folder (--out), or delete {run} and start here"
             return TrainingError(f"all checkpoints of {run} are damaged, so it cannot be resumed; {way}")
         if not others:
             return TrainingError(f"{run} has no checkpoint to resume from; start again without --resume")
