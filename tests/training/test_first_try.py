@@ -5,16 +5,30 @@ from pathlib import Path
 import pytest
 import torch
 from support.small_data import Made, grey_squares, photos, split
-from support.task_data import class_folders, numbers_table
+from support.task_data import boxes_table, class_folders, numbers_table
 
-from vitrail.data.targets import NumbersTarget
+from vitrail.data.targets import LabelsTarget, NumbersTarget
 from vitrail.errors import HeadNotice
 from vitrail.packaged import PHOTOS
+from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.mae import MAEConfig
+from vitrail.tasks.regress import RegressConfig
+from vitrail.tasks.task import TaskConfig
 from vitrail.training import first_try as table
 from vitrail.training.first_model import Sampled
-from vitrail.training.first_try import SETTINGS, Cell, Measured, first_try, first_try_for, first_try_on, measured
+from vitrail.training.first_try import (
+    SETTINGS,
+    Cell,
+    Measured,
+    default_on,
+    first_try,
+    first_try_for,
+    first_try_on,
+    measured,
+)
 from vitrail.training.plan import make_plan
 
+CLASSES = ClassifyConfig()
 TUNED = {"tune-late": Measured(0.85, 0.81, 600), "tune-packaged": Measured(0.8, 0.9, 300)}
 CELLS = (
     Cell(
@@ -75,19 +89,38 @@ def test_what_takes_too_long_on_a_cpu_is_left_to_a_gpu() -> None:
 @pytest.mark.usefixtures("cells")
 def test_whoever_names_epochs_gets_what_trains_for_epochs() -> None:
     seen, data = Sampled(100, 100, grey=False), photos(40)
-    chosen = [first_try_for(data, seen, changes) for changes in ({}, {"seed": 3}, {"epochs": 3}, {"optimiser.lr": 0.1})]
+    chosen = [
+        first_try_for(data, seen, changes, CLASSES)
+        for changes in ({}, {"seed": 3}, {"epochs": 3}, {"optimiser.lr": 0.1})
+    ]
     assert [one is not None and one.name for one in chosen] == ["probe-photos"] * 2 + ["tune-packaged"] * 2
 
 
 @pytest.mark.usefixtures("cells")
-def test_only_where_nothing_is_named_and_classes_are_learned() -> None:
+def test_only_where_nothing_is_named_and_a_linear_head_answers() -> None:
     seen, data = Sampled(100, 100, grey=False), photos(40)
-    assert first_try_for(data, seen, {"epochs": 3}) is not None
-    assert first_try_for(data, seen, {"options": {}}) is None
-    assert first_try_for(data, seen, {}, kind="mae") is None
-    assert first_try_for(data, Sampled(0, 0, grey=False), {}) is None
-    numbers = Made(data.array, {"n": torch.rand(40, 1)}, {"n": NumbersTarget(names=("n",))})
-    assert first_try_for(numbers, seen, {}) is None
+    assert first_try_for(data, seen, {"epochs": 3}, CLASSES) is not None
+    assert first_try_for(data, seen, {"options": {}}, CLASSES) is None
+    assert first_try_for(data, seen, {}, MAEConfig()) is None
+    assert first_try_for(data, Sampled(0, 0, grey=False), {}, CLASSES) is None
+
+
+@pytest.mark.usefixtures("cells")
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [(NumbersTarget(names=("n",)), RegressConfig()), (LabelsTarget(classes=("red", "round")), CLASSES)],
+    ids=["numbers", "labels"],
+)
+def test_numbers_and_labels_begin_with_a_linear_head(target: NumbersTarget | LabelsTarget, task: TaskConfig) -> None:
+    values = (torch.rand(40, 1) if task.kind == "regress" else torch.rand(40, 2) > 0.5).float()
+    data = Made(photos(40, size=96).array, {target.field: values}, {target.field: target})
+    seen = Sampled(96, 96, grey=False)
+    found = first_try_for(data, seen, {}, task)
+    assert found is not None
+    assert found.setting is SETTINGS["probe-photos"]
+    assert first_try_for(data, seen, {"epochs": 3}, task) is None  # training of a new model, as it was asked for
+    plan = make_plan(split(data))
+    assert (plan.start, plan.config.probe) == (PHOTOS, "linear")
 
 
 @pytest.mark.usefixtures("cells")
@@ -114,4 +147,14 @@ def test_data_that_are_named_have_a_first_try_where_it_was_measured(tmp_path: Pa
     assert found is not None
     assert "which did best" in found.note
     (tmp_path / "numbers").mkdir()
-    assert first_try_on(numbers_table(tmp_path / "numbers")) is None
+    numbers = first_try_on(numbers_table(tmp_path / "numbers"))
+    assert numbers is not None
+    assert "linear head" in numbers.note
+
+
+def test_what_a_run_does_by_default_is_told_with_its_network(tmp_path: Path) -> None:
+    for name, make in (("numbers", numbers_table), ("boxes", boxes_table)):
+        (tmp_path / name).mkdir()
+        about, network = default_on(make(tmp_path / name))
+        assert ("linear head" in about) == (name == "numbers")
+        assert (network == PHOTOS) == (name == "numbers")

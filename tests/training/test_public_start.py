@@ -14,6 +14,8 @@ from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.hub import card_licence
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
+from vitrail.tasks.classify import ClassifyConfig
+from vitrail.tasks.mae import MAEConfig
 from vitrail.training import public_start as public
 from vitrail.training.first_model import Sampled
 from vitrail.training.plan import make_plan
@@ -76,10 +78,10 @@ def test_small_images_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_says_how_to_train_gets_no_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:
     data = photos(24)
     monkeypatch.setattr(public, "locate", Path)
-    assert public_start(data, LARGE, {}, kind=None).changes == {"probe": "linear", "image_size": 224}
-    assert public_start(data, LARGE, {"epochs": 3, "image_size": 96}, kind=None).changes == {}
-    assert public_start(data, LARGE, {"lora": 8}, kind=None).changes == {"image_size": 224}
-    assert public_start(data, LARGE, {}, kind="mae").changes == {"image_size": 224}
+    assert public_start(data, LARGE, {}, ClassifyConfig()).changes == {"probe": "linear", "image_size": 224}
+    assert public_start(data, LARGE, {"epochs": 3, "image_size": 96}, ClassifyConfig()).changes == {}
+    assert public_start(data, LARGE, {"lora": 8}, ClassifyConfig()).changes == {"image_size": 224}
+    assert public_start(data, LARGE, {}, MAEConfig()).changes == {"image_size": 224}
 
 
 def test_a_card_that_cannot_be_read_names_no_licence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

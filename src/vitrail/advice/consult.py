@@ -25,11 +25,11 @@ _KINDS = ("cpu", "cuda", "mps")
 
 @dataclass(frozen=True)
 class Table:
-    """What training knows: the sets and settings of the first try, and the model that a run without one gets."""
+    """What training knows: the sets and settings of the first try, and what a run does by default on which network."""
 
     cells: Sequence[Cell]
     settings: Mapping[str, Setting]
-    default_model: Callable[..., tuple[str, tuple[int, int]]]
+    default: Callable[..., tuple[str, str]]
 
 
 def consult(
@@ -52,7 +52,7 @@ def consult(
     facts = facts_of(str(data), splits, audit, seen, task=task)
     rows = [*rows_of_cells(table.cells), *packaged_rows()]
     recipes = {name: read_recipe(name) for name in list_recipes()}
-    found = candidates(facts, rows, table.settings, recipes) or [_default(data, facts, table)]
+    found = candidates(facts, rows, table.settings, recipes) or [_default(data, wanted, facts, table)]
     networks = list(dict.fromkeys(one.network for one in found))
     if named:
         kind, where = machines()[str(device)], str(device)
@@ -67,11 +67,10 @@ def consult(
     return advice(facts, judged, evidence, limits=limits, device=where)
 
 
-def _default(data: str | Path, facts: DataFacts, table: Table) -> Candidate:
+def _default(data: str | Path, wanted: Wanted, facts: DataFacts, table: Table) -> Candidate:
     """What training does by default, for a task of which nothing was measured."""
-    name, size = table.default_model(data)
-    task = f" --task {facts.task}"
+    about, network = table.default(data, wanted=wanted)
     return Candidate(
-        "default", f"a new {name}, which is what training takes by default", f"{name}@{max(size)}",
-        (f"vitrail train {{data}}{task} --out {{out}}",), (),
+        "default", f"{about}, which is what training does by default", network,
+        (f"vitrail train {{data}} --task {facts.task} --out {{out}}",), (),
     )  # fmt: skip

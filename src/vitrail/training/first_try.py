@@ -21,7 +21,8 @@ from vitrail.data.targets import ClassTarget
 from vitrail.hardware import device
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
-from vitrail.training.first_model import Sampled, sample
+from vitrail.tasks.task import TaskConfig, infer
+from vitrail.training.first_model import Sampled, default_model, sample
 
 _NEAR = 4  # measured sets that the expected accuracy is taken from
 _PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
@@ -92,6 +93,15 @@ class FirstTry(NamedTuple):
     note: str
 
 
+# Numbers, several labels and other tasks with a linear head; docs/first-try.md has what was measured.
+OTHERS = FirstTry(
+    "probe-photos",
+    SETTINGS["probe-photos"],
+    f"no model was named: {SETTINGS['probe-photos'].about}, which takes a minute or two for some hundred images on a "
+    "CPU. docs/first-try.md says how else; --model and --from override it",
+)
+
+
 @cache
 def measured() -> tuple[Cell, ...]:
     """All cells of the package."""
@@ -125,26 +135,32 @@ def first_try(
     return FirstTry(best, setting, note)
 
 
-def first_try_for(
-    data: Dataset, seen: Sampled, changes: Mapping[str, Any], *, kind: str | None = None
-) -> FirstTry | None:
-    """The first try for data with one class an image, unless the caller changes what the model is or learns from."""
-    targets = [target for target in data.schema.values() if isinstance(target, ClassTarget)]
-    free = (
-        kind in (None, "classify") and not {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
-    )
-    if not free or len(targets) != 1 or not seen.height or not measured():
+def first_try_for(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> FirstTry | None:
+    """The first try of a task with a linear head, unless the caller changes what the model is or learns from."""
+    own = {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
+    if own or not seen.height or not measured() or not task.num_outputs(data.schema):
         return None
     fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
-    return first_try(len(data), len(targets[0].classes), seen, on_cpu=device().type == "cpu", fitted=fitted)
+    classes = [len(target.classes) for target in data.schema.values() if isinstance(target, ClassTarget)]
+    if task.kind == "classify" and len(classes) == 1:
+        return first_try(len(data), classes[0], seen, on_cpu=device().type == "cpu", fitted=fitted)
+    return OTHERS if fitted else None
 
 
 def first_try_on(
     source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
 ) -> FirstTry | None:  # fmt: skip
-    """The first try on data that are named; None where what suits them was not measured."""
+    """The first try on data that are named, for the task that they suggest; None where what suits them is not known."""
     train = survey(source, val=val, seed=seed, wanted=wanted).train
-    return first_try_for(train, sample(train), {})
+    return first_try_for(train, sample(train), {}, infer(train.schema)()) if len(train.schema) == 1 else None
+
+
+def default_on(source: str | Path, *, wanted: Wanted = Wanted()) -> tuple[str, str]:  # noqa: B008
+    """What a run on data does where nothing is named, and the network that answers then."""
+    if (first := first_try_on(source, wanted=wanted)) is not None:
+        return first.setting.about, first.setting.start
+    name, size = default_model(source, wanted=wanted)
+    return f"a new {name}", f"{name}@{max(size)}"
 
 
 def _minutes(seconds: float) -> str:

@@ -12,7 +12,7 @@ from yaml.error import MarkedYAMLError
 
 from vitrail.config import from_dict, split_names, to_dict
 from vitrail.data.augment.augmentation import MixConfig
-from vitrail.data.dataset import Dataset, Splits
+from vitrail.data.dataset import Splits
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.table import Wanted
@@ -182,7 +182,7 @@ def make_plan(
     like = Wanted(split_names(label), group=group, fold=fold)
     splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
-    chosen_start = _chosen_start(splits.train, seen, changes, spec, start=start) if left_open or start == AUTO else None
+    chosen_start = _chosen_start(splits, seen, changes, spec, start) if left_open or start == AUTO else None
     if chosen_start is not None:
         start, changes = chosen_start.start, {**chosen_start.changes, **changes}
         config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
@@ -216,12 +216,13 @@ def make_plan(
 
 
 def _chosen_start(
-    data: Dataset, seen: Sampled, changes: Mapping[str, Any], spec: Spec, *, start: str | Path | None
+    splits: Splits, seen: Sampled, changes: Mapping[str, Any], spec: Spec, start: str | Path | None
 ) -> PublicStart | None:
     """The weights for data where none were named: public ones with --from auto, else what measured sets suggest."""
+    task, _ = choose_task(spec, splits, has_teacher=False)
     if start == AUTO:
-        return public_start(data, seen, changes, kind=spec.kind)
-    first = first_try_for(data, seen, changes, kind=spec.kind)
+        return public_start(splits.train, seen, changes, task)
+    first = first_try_for(splits.train, seen, changes, task)
     return None if first is None else PublicStart(first.setting.start, first.setting.changes, first.note)
 
 

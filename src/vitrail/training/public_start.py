@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitrail.data.dataset import Dataset
-from vitrail.data.targets import ClassTarget
 from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.hub import locate
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
+from vitrail.tasks.task import TaskConfig
 from vitrail.training.first_model import SMALL, Sampled
 from vitrail.training.first_try import OF_TRAINING
 
@@ -26,9 +26,9 @@ class PublicStart(NamedTuple):
     note: str
 
 
-def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], *, kind: str | None) -> PublicStart:
+def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> PublicStart:
     """The weights for images like these; with them a linear head, unless the caller says how to train."""
-    fitted = _is_probed(data, kind) and not (OF_TRAINING | _OWN_WAY) & changes.keys()
+    fitted = task.num_outputs(data.schema) > 0 and not (OF_TRAINING | _OWN_WAY) & changes.keys()
     head = {"probe": "linear"} if fitted else {}
     if 0 < max(seen.height, seen.width) <= SMALL:
         return PublicStart(PACKAGED, head, f"--from auto: images of up to {SMALL} pixels start from {PACKAGED}")
@@ -38,8 +38,3 @@ def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], *, ki
         return PublicStart(PHOTOS, head, f"--from auto: {error}; starts from {PHOTOS} instead")
     size = {} if "image_size" in changes else {"image_size": _SIZE}
     return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
-
-
-def _is_probed(data: Dataset, kind: str | None) -> bool:
-    """Whether a linear head answers: classes, one an image."""
-    return kind in (None, "classify") and any(isinstance(target, ClassTarget) for target in data.schema.values())
