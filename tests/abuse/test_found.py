@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import zipfile
 from pathlib import Path
 
@@ -31,6 +32,10 @@ def npz(**members: bytes) -> bytes:
 
 def card(**state: object) -> bytes:
     return json.dumps(json.loads(specimens.card()) | {"state": state}).encode()
+
+
+def card_of_version(version: object) -> bytes:
+    return json.dumps(json.loads(specimens.card()) | {"version": version}).encode()
 
 
 def shard(label: bytes) -> bytes:
@@ -109,6 +114,15 @@ FOUND = {
         "convnext checkpoint",
         {"config.json": lambda: convnext(depths=[1, 1, 2, 1] * 1000)},
     ),
+    "a card whose version is a long list": ("card", {"card.json": lambda: card_of_version([-15] * 5000)}),
+    "sides beyond any array, one of them zero": (
+        "idx",
+        {"train-images-idx3-ubyte": struct.pack(">BBBB4I", 0, 0, 8, 4, 0, 458_752, 1 << 27, 1 << 31)},
+    ),
+    "a header of lines": ("csv", {"table.csv": b'"%s"\r\n' % (b"images/0.png,cat\r" * 300)}),
+    "a path that is a long list": ("jsonl", {"table.jsonl": json.dumps({"image": [None] * 5000}).encode()}),
+    "a path with half of a pair of surrogates": ("jsonl", {"table.jsonl": b'{"image": "\\ud800.png", "label": "a"}'}),
+    "a path too long for a file": ("csv", {"table.csv": b"path,label\n%s,a\n" % (b"9" * 5000)}),
     "a deeply nested config": ("hugging face checkpoint", {"config.json": DEEP}),
 }
 

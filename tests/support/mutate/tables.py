@@ -151,7 +151,7 @@ def _label(content: bytes, chance: Chance) -> bytes:
 
 def npy(data: bytes, chance: Chance) -> bytes:
     """The dictionary in the header: types and shapes."""
-    if data[:6] != b"\x93NUMPY" or chance.random() < 0.2:
+    if data[:6] != b"\x93NUMPY" or len(data) < 10 or chance.random() < 0.2:
         return damaged(data, chance)
     size = struct.unpack_from("<H", data, 8)[0]
     body = data[10 + size :]

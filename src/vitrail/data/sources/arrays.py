@@ -171,7 +171,7 @@ def read_idx(path: Path) -> Array:
             data = _read_at_most(file, prod(shape) + 1) if shape and prod(shape) <= _IDX_LIMIT else b""
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}; download it again") from error
-    if not shape or len(data) != prod(shape):
+    if not shape or len(data) != prod(shape) or prod(filter(None, shape)) > _IDX_LIMIT:
         raise DataError(
             f"{path} is truncated or damaged: its {len(data):,} bytes do not fit {shape}; download it again"
         )

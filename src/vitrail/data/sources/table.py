@@ -21,6 +21,7 @@ from vitrail.files import read_text
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
 SPLIT = ("split", "set", "subset")
+_NAME = 60  # characters of the name of a column that errors show
 _CHECKED = 100  # first rows, whose files must not all be missing
 _TRIED = 20  # first rows with a value, which say what a column holds that the user named
 _TYPO = 0.8  # similarity from which a column name counts as a typo of a known one
@@ -128,10 +129,21 @@ def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(f"{path}, line {number}: not valid JSON ({reason})") from error
+        if r"\ud" in line.lower() and _is_broken(row):
+            raise DataError(f"{path}, line {number}: not valid Unicode: half of a pair (\\ud800 to \\udfff)")
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object with a path, not {line[:40]!r}")
         rows.append((number, row))
     return rows
+
+
+def _is_broken(row: Any) -> bool:
+    """Whether text has half of a surrogate pair, beyond those that stand for bytes in the names of files."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _columns(path: Path, rows: Sequence[tuple[int, Row]]) -> _Table:
@@ -143,17 +155,21 @@ def _columns(path: Path, rows: Sequence[tuple[int, Row]]) -> _Table:
 
     image, split = pick(PATH), pick(SPLIT)
     if image is None:
-        raise DataError(
-            f"{path} has no column of image paths; its columns are {', '.join(names)}; {_hint(names, PATH)}"
-        )
+        have = listed(map(_short, names), 20)
+        raise DataError(f"{path} has no column of image paths; its columns are {have}; {_hint(names, PATH)}")
     return _Table(path, rows, image, split, tuple(name for name in names if name not in (image, split)))
+
+
+def _short(name: str) -> str:
+    """The name of a column in one line."""
+    return name if len(name) < _NAME and name.isprintable() else f"{name!r:.{_NAME}}"
 
 
 def _hint(names: Sequence[str], options: Sequence[str]) -> str:
     """The column that looks like one of the options, or the options."""
     for name in names:
         if (hint := nearest(name.lower(), options)).startswith("did you mean"):
-            return f"{name!r}: {hint}"
+            return f"{name!r:.{_NAME}}: {hint}"
     return f"name one {options[0]} (also accepted: {', '.join(options[1:])})"
 
 
@@ -294,7 +310,9 @@ def _file(table: _Table, row: int) -> str:
     number, cells = table.rows[row]
     value = cells.get(table.image)
     if isinstance(value, bool) or not isinstance(value, str | int) or str(value) == "":
-        raise DataError(f"{table.path}, line {number}: {table.image} is {value!r}; expected the path of an image file")
+        raise DataError(
+            f"{table.path}, line {number}: {table.image} is {value!r:.100}; expected the path of an image file"
+        )
     return str(value)
 
 
@@ -321,7 +339,7 @@ def _split(table: _Table, column: str) -> dict[str, list[int]]:
         value = str(row.get(column)).lower()
         if value not in SPLIT_NAMES:
             raise DataError(
-                f"{table.path}, line {number}: {column} is {row.get(column)!r}, not a split; "
+                f"{table.path}, line {number}: {column} is {row.get(column)!r:.100}, not a split; "
                 f"{nearest(value, SPLIT_NAMES)}"
             )
         parts[SPLIT_NAMES[value]].append(index)
@@ -330,8 +348,9 @@ def _split(table: _Table, column: str) -> dict[str, list[int]]:
 
 def _refuse_missing(path: Path, files: Sequence[str]) -> None:
     """DataError if no file exists: the paths must start elsewhere. A single missing file is a broken image."""
-    if not any((path.parent / file).exists() for file in files[:_CHECKED]):
+    files = files[:_CHECKED]
+    if not any(os.path.exists(path.parent / file) for file in files):  # noqa: PTH110  (a name may be too long for a file)
         raise DataError(
-            f"{path}: none of the first {min(len(files), _CHECKED)} images exists, such as "
-            f"{path.parent / files[0]}; paths must be absolute, or relative to the table's folder"
+            f"{path}: none of the first {len(files)} images exists, such as "
+            f"{str(path.parent / files[0])[:300]}; paths must be absolute, or relative to the table's folder"
         )

@@ -83,7 +83,7 @@ class Card:
             version = data.pop("version", None)
             if version != VERSION:
                 raise CheckpointError(
-                    f"{name} has a card of version {version}; this vitrail reads {VERSION}: export the model again"
+                    f"{name} has a card of version {version!r:.9}; this vitrail reads {VERSION}: export the model again"
                 )
             with of_file(name):
                 card = cls(**_parsed(data))
