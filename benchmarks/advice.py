@@ -6,7 +6,7 @@
     python benchmarks/advice.py held SETS OUT            # advice for these sets, against what was tried
     python benchmarks/advice.py speeds                   # the speeds of networks in measured.json, by processor time
 
-`left-out` compares with the settings that were tried on that set alone, which are one to three of the table. `tried`
+`left-out` compares with the settings that were tried on that set alone, which are two to five of the table. `tried`
 runs several trainings at once and writes OUT/advice.json whenever one ends; what is there is not tried again, so that a
 second call goes on. `--epochs 1` makes it short.
 """
