@@ -152,6 +152,7 @@ def test_data_that_are_named_have_a_first_try_where_it_was_measured(tmp_path: Pa
     assert "linear head" in numbers.note
 
 
+@pytest.mark.usefixtures("cells")
 def test_what_a_run_does_by_default_is_told_with_its_network(tmp_path: Path) -> None:
     for name, make in (("numbers", numbers_table), ("boxes", boxes_table)):
         (tmp_path / name).mkdir()
