@@ -130,7 +130,7 @@ def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
             reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(f"{path}, line {number}: not valid JSON ({reason})") from error
         if r"\ud" in line.lower() and _is_broken(row):
-            raise DataError(f"{path}, line {number}: not valid Unicode: half of a pair (\\ud800 to \\udfff)")
+            raise DataError(f"{path}, line {number}: not valid JSON (half of a surrogate pair, or NaN)")
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object with a path, not {line[:40]!r}")
         rows.append((number, row))
@@ -140,8 +140,8 @@ def _read_jsonl(path: Path) -> list[tuple[int, Row]]:
 def _is_broken(row: Any) -> bool:
     """Whether text has half of a surrogate pair, beyond those that stand for bytes in the names of files."""
     try:
-        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogateescape")
+    except ValueError:
         return True
     return False
 
