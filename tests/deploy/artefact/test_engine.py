@@ -8,7 +8,7 @@ from vitrail.data.feeds.batches import Batches
 from vitrail.data.feeds.packing import Packed
 from vitrail.deploy.artefact.engine import Engine, TorchEngine
 from vitrail.deploy.artefact.opening import open_engine
-from vitrail.errors import InputError
+from vitrail.errors import CheckpointError, InputError
 from vitrail.runs.evaluate import evaluate_model
 from vitrail.runs.predict import predict
 
@@ -116,3 +116,12 @@ def test_what_is_not_an_image_is_refused(bad, model):
 def test_no_images_are_refused(model):
     with pytest.raises(InputError, match="images"):
         outputs(TorchEngine(model), [])
+
+
+def test_a_graph_that_cannot_compute_an_image_is_said_with_its_file(shipped, monkeypatch):
+    engine = open_engine(shipped[0] / "model.pt2")
+    failing = RuntimeError("expected at most 999 rows\nand a long trace")
+    monkeypatch.setattr(engine, "run", lambda images: (_ for _ in ()).throw(failing))
+    with pytest.raises(CheckpointError, match=r"model\.pt2") as caught:
+        predict(engine, photos(1))
+    assert "long trace" not in str(caught.value)

@@ -155,6 +155,16 @@ def test_a_pickle_that_executes_code_is_refused_and_not_run(legacy: bool, tmp_pa
     assert not target.exists()
 
 
+def test_what_a_pickle_says_of_itself_is_told_in_one_short_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"w": torch.zeros(2)}, tmp_path / "model.pth")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: (_ for _ in ()).throw(ValueError("x" * 10**6 + "\ny")))
+    with pytest.raises(CheckpointError, match="weights_only") as caught:
+        vitrail.load(tmp_path / "model.pth")
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_whole_module_in_a_pickle_is_refused(model: Backbone, tmp_path: Path) -> None:
     torch.save(model, tmp_path / "model.pth")
     refused(tmp_path / "model.pth", "weights_only")

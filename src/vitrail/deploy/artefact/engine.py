@@ -30,7 +30,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.pixels import Frame, Pixels, frame
 from vitrail.deploy.artefact.servable import Servable
-from vitrail.errors import InputError
+from vitrail.errors import CheckpointError, InputError, reason
 from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.pictures import Pictures
 from vitrail.runs.predict import Input, pixels, predict
@@ -91,7 +91,12 @@ class Engine(ABC):
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """Outputs of images that `preprocess.fit` made: uint8 B C *image_size -> float32 B ... by name."""
-        found = self.run(np.ascontiguousarray(self._framed(images.cpu()).permute(0, 2, 3, 1).numpy()))  # B H W C
+        framed = self._framed(images.cpu())
+        try:
+            found = self.run(np.ascontiguousarray(framed.permute(0, 2, 3, 1).numpy()))  # B H W C
+        except RuntimeError as error:
+            size = " x ".join(map(str, framed.shape[2:]))
+            raise CheckpointError(f"{self.source} cannot compute images of {size}: {reason(error):.300}") from error
         return {name: torch.from_numpy(values).to(images.device) for name, values in found.items()}
 
     def predict(

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.checksums import check_file
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, reason
 from vitrail.models.checkpoint.headers import check_pickle, check_tensors, read_header
 from vitrail.models.checkpoint.unwrap import KEYS, take_out, without_wrappers
 from vitrail.strict_json import read_json
@@ -113,7 +113,7 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # a damaged pickle raises almost anything
         raise CheckpointError(
             f"{file} cannot be read safely: it is damaged, or contains other objects than tensors, which are never "
-            f"loaded from a pickle (weights_only=True): {type(error).__name__}: {str(error).split('. ')[0]}"
+            f"loaded from a pickle (weights_only=True): {type(error).__name__}: {reason(error).split('. ')[0]:.200}"
         ) from error
     tensors = take_out(content)
     try:
