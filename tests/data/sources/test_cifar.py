@@ -113,6 +113,18 @@ def test_arrays_of_every_protocol(protocol):
     assert loaded["labels"] == [1]
 
 
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_arrays_that_are_not_plain_bytes_never_reach_numpy(protocol):
+    for array in (np.zeros(3), np.array([{}]), np.zeros(2, "V9"), np.asfortranarray(np.zeros((2, 3), np.uint8))):
+        with pytest.raises(DataError, match="bytes"):
+            load_pickle(pickle.dumps({"data": array}, protocol=protocol), "file")
+    right = pickle.dumps({"data": np.zeros((2, 3072), np.uint8)}, protocol=protocol)
+    wrong = right.replace(b"3072", b"3073") if protocol == 0 else right.replace(b"\x00\x0c", b"\x00\x7c")
+    assert wrong != right
+    with pytest.raises(DataError, match="shape"):
+        load_pickle(wrong, "file")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

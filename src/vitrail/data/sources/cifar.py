@@ -5,6 +5,7 @@ import pickle
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from vitrail.data.sources.arrays import Arrays, array_labels, array_target
 from vitrail.errors import DataError
 from vitrail.files import open_regular, read_bytes
 
+_AXES = 8  # of an array at most
 _MEMBER_LIMIT = 200_000_000  # bytes; the largest real one has 155 M
 
 
@@ -82,7 +84,10 @@ def load_pickle(data: bytes, name: str) -> dict[str, Any]:
         raise DataError(f"{name} is damaged: {type(error).__name__}: {error}; unpack the archive again") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{name} holds a {type(loaded).__name__}, not a dict; unpack the archive again")
-    return {_text(key): value for key, value in loaded.items()}
+    try:
+        return {_text(key): value.array() if isinstance(value, _Stored) else value for key, value in loaded.items()}
+    except (DataError, ValueError) as error:  # or a side with too many digits to be shown
+        raise DataError(f"{name}: {error}; unpack the archive again") from error
 
 
 def _text(value: object) -> str:
@@ -97,22 +102,64 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# Constructors in the pickle of an array; numpy has moved both twice, so they are looked up instead of imported.
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
-_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # of protocol 5
+class _Bytes:
+    """In place of numpy's dtype: image data are bytes, and nothing else is read."""
+
+    def __init__(self, code: object = None, *_: object) -> None:
+        if code not in ("u1", "|u1"):
+            raise DataError(f"the pickle has an array of type {code!r:.40}; image data are bytes (u1)")
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and alignment, which bytes do not have."""
+
+
+class _Stored:
+    """What a pickle says of an array; numpy's own reading of a damaged one can end the process."""
+
+    def __init__(self, *_: object) -> None:
+        self.shape: object = None
+        self.data: object = b""
+
+    def __setstate__(self, state: tuple[object, object, object, object, object]) -> None:
+        _, self.shape, kind, columns_first, self.data = state
+        if not isinstance(kind, _Bytes) or columns_first:
+            raise DataError("the pickle has an array that is not stored row by row as bytes")
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array, held against the number of its bytes."""
+        data = self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        if not isinstance(data, bytes | bytearray) or not isinstance(self.shape, tuple):
+            raise DataError("the pickle has an array without data or without a shape")
+        sides = [side for side in self.shape if type(side) is int and 0 <= side <= len(data)]
+        if len(sides) != len(self.shape) or len(sides) > _AXES or prod(sides) != len(data):
+            raise DataError(f"the pickle has an array of shape {self.shape!r:.80} with {len(data):,} bytes")
+        return np.frombuffer(data, np.uint8).reshape(sides)
+
+
+def _stored(*_: object) -> _Stored:
+    return _Stored()
+
+
+def _from_buffer(data: object, kind: object, shape: object, order: object = "C", *_: object) -> _Stored:
+    """An array of protocol 5."""
+    found = _Stored()
+    found.__setstate__((1, shape, kind, order != "C", data))
+    return found
+
+
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("numpy._core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _stored,
+    ("numpy._core.multiarray", "_reconstruct"): _stored,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _Stored,
+    ("numpy", "dtype"): _Bytes,
     ("_codecs", "encode"): _latin1,
 }
 
 
 class _Restricted(pickle.Unpickler):
-    """Allows only the names that the pickle of an array needs, so no code in a file is executed."""
+    """Allows only the names that the pickle of an array needs, and none of them is numpy's: no code is executed."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -142,8 +189,8 @@ def _dataset(
         where = f"{path}: {name}"
         loaded = load_pickle(contents[name], where)
         pixels = _entry(loaded, "data", np.ndarray, where)
-        if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
-            raise DataError(f"{where} holds {pixels.dtype} of shape {pixels.shape}; expected N x 3072 bytes")
+        if pixels.ndim != 2 or pixels.shape[1] != 3072:
+            raise DataError(f"{where} holds an array of shape {pixels.shape}; expected N x 3072 bytes")
         images.append(pixels.reshape(-1, 3, 32, 32))
         labels += _entry(loaded, layout.labels, list, where)
         if len(labels) != sum(map(len, images)):
