@@ -138,3 +138,11 @@ def test_what_was_found_is_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises(VitrailError) as caught:
         loader.load(tmp_path)
     assert len(str(caught.value)) < 1500
+
+
+def test_a_prediction_for_an_endless_name_is_kept_as_a_row(tmp_path: Path) -> None:
+    row = {"path": "9" * 5000, "file": "a.png", "classes": {}, "error": None, "model": "m"}
+    for name, data in (specimens.mask_folder() | {"predictions.jsonl": json.dumps(row).encode() + b"\n"}).items():
+        (tmp_path / name).write_bytes(data)
+    LOADERS["masks"].load(tmp_path)
+    assert "9" * 5000 in (tmp_path / "predictions.jsonl").read_text()

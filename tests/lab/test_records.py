@@ -55,6 +55,8 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> N
         {"experiment": "low-pass"},
         {"version": 99},
         {"format": 1},
+        {"device": {"cpu": 1}},
+        {"device": "abacus"},
     ],
 )
 def test_a_file_that_was_changed_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -10,8 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitrail.config import to_dict
-from vitrail.errors import DataError
+from vitrail.errors import DataError, reason
 from vitrail.files import write_json
 from vitrail.lab.experiment import Experiment, Results, Settings
 from vitrail.strict_json import from_json, read_json, to_json
@@ -58,9 +60,10 @@ class Record:
             raise DataError(f"{where} does not hold results of the lab; delete it, or name another folder")
         fields = {name: data[name] for name in _FIELDS - {"format", "runs"}}
         try:
+            torch.device(data["device"])
             runs = tuple(Run(**run) for run in data["runs"])
-        except TypeError as error:
-            raise DataError(f"{where} does not hold results of the lab: {error}; delete it") from error
+        except (TypeError, RuntimeError) as error:
+            raise DataError(f"{where} does not hold results of the lab: {reason(error):.200}; delete it") from error
         if not all(type(run.seed) is int and isinstance(run.results, dict) for run in runs):
             raise DataError(f"{where} does not hold results of the lab: a run has no seed or no results; delete it")
         return cls(**fields, runs=runs)

@@ -16,7 +16,7 @@ from vitrail.data.sources.folder import SPLIT_NAMES, Files
 from vitrail.data.targets import Column, Target
 from vitrail.data.targets.target import Read
 from vitrail.errors import DataError, listed, nearest
-from vitrail.files import read_text
+from vitrail.files import is_file, read_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PATH = ("path", "image", "file", "filename", "file_name", "filepath", "image_path")
@@ -349,7 +349,7 @@ def _split(table: _Table, column: str) -> dict[str, list[int]]:
 def _refuse_missing(path: Path, files: Sequence[str]) -> None:
     """DataError if no file exists: the paths must start elsewhere. A single missing file is a broken image."""
     files = files[:_CHECKED]
-    if not any(os.path.exists(path.parent / file) for file in files):  # noqa: PTH110  (a name may be too long for a file)
+    if not any(is_file(path.parent / file) for file in files):
         raise DataError(
             f"{path}: none of the first {len(files)} images exists, such as "
             f"{str(path.parent / files[0])[:300]}; paths must be absolute, or relative to the table's folder"

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from vitrail.deploy.bulk.image_files import ImageFile
 from vitrail.deploy.bulk.table_files import Row, TableFile, is_text, part_of, row_of
 from vitrail.errors import ConfigError, DataError, WriteError
-from vitrail.files import write_atomically
+from vitrail.files import is_file, write_atomically
 from vitrail.tasks.answer import AnswerFile, Prediction
 
 ROWS, PAIRS = "predictions.jsonl", "dataset.csv"
@@ -48,7 +48,7 @@ class PixelFolder(TableFile):
         if (odd := next((name for name in names if not isinstance(name, str) or "\0" in name), None)) is not None:
             raise DataError(f"{self.rows} is damaged: {str(odd)[:80]!r} is not the name of a file; remove the folder")
         self._taken = set(names)
-        if (gone := next((name for name in self._taken if not (self.folder / name).is_file()), None)) is not None:
+        if (gone := next((name for name in self._taken if not is_file(self.folder / name)), None)) is not None:
             raise DataError(f"{self.folder / gone} is missing, but {ROWS} names it; restore it, or remove the folder")
 
     def row(self, prediction: Prediction, image: ImageFile, columns: Sequence[str]) -> Row:
@@ -89,7 +89,7 @@ class PixelFolder(TableFile):
         pairs = [
             (os.path.relpath(row["path"], self.folder), row[COLUMN])
             for row in rows
-            if row[COLUMN] is not None and is_text(row["path"]) and Path(row["path"]).is_file()
+            if row[COLUMN] is not None and is_text(row["path"]) and is_file(row["path"])
         ]
         write_atomically(self.folder / PAIRS, lambda new: self._write_pairs(pairs, new))
         super().write(rows, path, columns)
