@@ -117,6 +117,7 @@ def test_every_dialect_has_a_name_of_its_own() -> None:
         {"num_queries": 10**6},
         {"id2label": None, "num_labels": 10**9},
         {"encoder_layers": "many"},
+        {"dropout": "much"},
     ],
     ids=lambda change: next(iter(change)),
 )

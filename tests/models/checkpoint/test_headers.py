@@ -41,6 +41,7 @@ ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ("header", "size", "word"),
     [
         ({"a": ONE}, 2**63, "header"),
+        (b'{"\\ud800": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', None, "surrogates"),
         ({"a": ONE}, MAX_HEADER + 1, "header"),
         ({"a": ONE}, 0, "header"),
         ({"a": ONE | {"data_offsets": [0, 800]}}, None, "offsets"),

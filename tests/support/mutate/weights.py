@@ -26,6 +26,8 @@ def safetensors(data: bytes, chance: Chance) -> bytes:
     try:
         header = json.loads(data[8 : 8 + size])
     except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
         return damaged(data, chance)
     roll = chance.random()
     if roll < 0.1:

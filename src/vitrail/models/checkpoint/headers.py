@@ -55,6 +55,7 @@ def read_header(file: Path) -> Header:
             content = from_json(opened.read(size))
             room = opened.seek(0, 2) - 8 - size
         metadata = content.pop("__metadata__", {})
+        "".join(content).encode()  # UnicodeEncodeError, a ValueError, for half of a pair of surrogates
         if len(content) > MAX_TENSORS:
             raise ValueError(f"it has {len(content):,} tensors; the most is {MAX_TENSORS:,}")
         end = 0

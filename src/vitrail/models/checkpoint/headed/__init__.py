@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from vitrail.config import from_dict, to_dict
 from vitrail.errors import CheckpointError, Unsupported, VitrailError
 from vitrail.layers.position import LearnedPosition
 from vitrail.models.backbone import Backbone
@@ -85,7 +86,7 @@ def _read(
 ) -> Headed:
     inner, outer = _parted(weights.tensors, translation)
     check_layers(about, len(weights.tensors))
-    config = translation.head(about)
+    config = _typed(translation.head(about))
     check_numbers(config, tensors=len(weights.tensors))
     labels = _labels(about, weights)
     backbone = _backbone(replace(weights, tensors=inner, config=dict(translation.backbone(about))))
@@ -118,6 +119,12 @@ def _read(
         task=translation.task,
         labels=labels,
     )
+
+
+def _typed(config: Any) -> Any:
+    """The same config; ConfigError where a value is not of the type of its option."""
+    plain = {name: value for name, value in to_dict(config).items() if name != "kind"}
+    return from_dict(type(config), plain)
 
 
 def _parted(tensors: Tensors, translation: HeadTranslation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
