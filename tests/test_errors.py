@@ -3,7 +3,7 @@
 import pytest
 
 from vitrail import errors
-from vitrail.errors import listed, nearest, reason
+from vitrail.errors import DataError, WriteError, listed, nearest, reason
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,11 @@ def test_every_error_and_notice_is_drawn_in_the_tree():
     raised = [name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, Exception)]
     assert len(raised) > 5
     assert [name for name in raised if name not in drawn] == []
+
+
+def test_an_error_that_repeats_an_endless_value_keeps_its_ends() -> None:
+    for kind in (DataError, WriteError):
+        text = str(kind(f"table.csv: {'9' * 100_000} is not a class"))
+        assert len(text) < 10_000
+        assert text.startswith("table.csv")
+        assert text.endswith("is not a class")

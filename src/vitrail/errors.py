@@ -21,8 +21,15 @@ import difflib
 from collections.abc import Iterable
 
 
+_LONGEST = 6_000  # characters of an error
+
+
 class VitrailError(Exception):
-    """Base of all errors that vitrail raises for users."""
+    """Base of all errors that vitrail raises for users; what a file says is cut in the middle where it is endless."""
+
+    def __str__(self) -> str:
+        text, half = super().__str__(), _LONGEST // 2
+        return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 class ConfigError(VitrailError, ValueError):

@@ -15,6 +15,7 @@ from vitrail.models.checkpoint import WITH_HEADS
 from vitrail.models.checkpoint.families import TRANSLATIONS
 from vitrail.models.checkpoint.headed import TRANSLATIONS as HEADED
 from vitrail.models.checkpoint.headed import dpt, has_head, load_headed
+from vitrail.models.checkpoint.headed.processor import _own_size
 from vitrail.models.checkpoint.headed.translation import convolutional, require
 
 
@@ -148,6 +149,12 @@ def test_a_processor_that_makes_no_sense(saved: Path, tmp_path: Path, about: dic
     (folder / "preprocessor_config.json").write_text(json.dumps(about))
     with pytest.raises(VitrailError):
         vitrail.open(folder)
+
+
+@pytest.mark.parametrize("multiple", [0.5, -32, 10**9, "32"])
+def test_a_multiple_that_is_no_number_of_pixels_is_refused(multiple: object) -> None:
+    with pytest.raises(ValueError, match="ensure_multiple_of"):
+        _own_size({"height": 64, "width": 64}, {"ensure_multiple_of": multiple}, "dpt")
 
 
 def test_layers_that_are_not_numbers() -> None:

@@ -52,8 +52,8 @@ def _change(parent: Any, key: Any, places: list[tuple[Any, Any]], chance: Chance
         case 1 if isinstance(parent, dict):
             parent[chance.choice((*STRINGS, str(key).upper(), "kind"))] = parent.pop(key)
         case 2 if isinstance(old, int | float):
-            text = str(old) if isinstance(old, float) or old.bit_length() < 9_999 else "9" * 4_000
-            parent[key] = chance.choice((-old, old + 1, old * 1_000, old * 10**9, any_number(chance), text, [old]))
+            old = old if isinstance(old, float) or old.bit_length() < 9_999 else 9
+            parent[key] = chance.choice((-old, old + 1, old * 1_000, old * 10**9, any_number(chance), str(old), [old]))
         case 3:
             other, place = chance.choice(places)
             parent[key] = copy.deepcopy(other[place])

@@ -136,7 +136,10 @@ def _own_size(sides: Mapping[str, int], about: Mapping[str, Any], kind: str) -> 
     size = sides["height"], sides["width"]
     if kind != "dpt":
         return size
-    near = Near(height=size[0], width=size[1], multiple=int(about.get("ensure_multiple_of") or 1))
+    multiple = about.get("ensure_multiple_of") or 1
+    if type(multiple) is not int or not 0 < multiple <= _MAX_SIDE:
+        raise ValueError(f"ensure_multiple_of = {reprlib.repr(multiple)} is not allowed: it is 1 to {_MAX_SIDE} pixels")
+    near = Near(height=size[0], width=size[1], multiple=multiple)
     return near if about.get("keep_aspect_ratio") else (near.rounded(size[0]), near.rounded(size[1]))
 
 
