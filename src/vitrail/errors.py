@@ -20,7 +20,6 @@ Notice                a warning about something that was done automatically
 import difflib
 from collections.abc import Iterable
 
-
 _LONGEST = 6_000  # characters of an error
 
 
