@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.abused.confined import Outcome, confined
+from support.abused.confined import Outcome, confined, judge
 from support.abused.loaders import LOADERS, Loader
 from support.mutate.raw import damaged
 
@@ -51,9 +51,10 @@ def test_an_error_in_a_sentence_is_a_refusal(tmp_path: Path) -> None:
 
 def test_an_error_that_repeats_a_file_is_no_sentence(tmp_path: Path) -> None:
     def load(folder: Path) -> None:
-        raise DataError("x" * 100_000)
+        raise DataError("a line of the file\n" * 100)
 
     assert abused(load, tmp_path)[0].result == "not a sentence"
+    assert judge("x" * 100_000)[0] == "not a sentence"
 
 
 def test_a_traceback_is_told_with_its_place(tmp_path: Path) -> None:
