@@ -103,7 +103,7 @@ def _work(loader: Loader, seeds: Sequence[int], folder: Path, tell: int, megabyt
     try:
         folder = folder.resolve()
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
-        os.environ["TMPDIR"] = str(folder / "tmp")
+        os.environ |= dict.fromkeys(("TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), str(folder / "tmp"))
         os.chdir(folder)
         room = _status("VmSize") + (megabytes << 10)  # kB
         resource.setrlimit(resource.RLIMIT_AS, (room << 10, room << 10))
