@@ -1,14 +1,17 @@
 """The choice: the default unless a trial is better by more than chance; and what the best of many is worth."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.small_data import photos, split
 from support.small_tasks import classifier, regressor
 
+from vitrail.training.run import train
 from vitrail.training.tuning.journal import Trial
-from vitrail.training.tuning.selection import choose, gain, is_perfect, nested_score
+from vitrail.training.tuning.selection import PARTS, choose, gain, is_perfect, nested_score, parted_scores
 
 NAME = "accuracy"
 
@@ -69,3 +72,12 @@ def test_unknown_parts_are_left_out() -> None:
     bare = Trial(key="a", number=1, about="", state="over", metrics={NAME: 0.5})
     assert gain(classifier(), bare, bare) == (0.0, 0.0)
     assert nested_score(classifier(), [bare]) is None
+
+
+@pytest.mark.parametrize("images", [10, 60])
+def test_a_part_of_few_images_has_no_score_of_its_own(tmp_path: Path, images: int) -> None:
+    data, options = split(photos(16), val=images), {"dim": 12, "depth": 1, "num_heads": 1}
+    run = train(data, model="vit32_small", options=options, epochs=1, folder=tmp_path, silent=True, device="cpu")
+    parts = parted_scores(run)
+    assert len(parts) == PARTS
+    assert all(bool(own) == (images == 60) and rest for own, rest in parts)

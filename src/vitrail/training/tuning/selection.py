@@ -8,6 +8,7 @@ what was chosen: images that are measured on have no share in the choice.
 import copy
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -19,6 +20,7 @@ from vitrail.training.run import Run
 from vitrail.training.tuning.journal import Trial
 
 PARTS = 5
+_LEAST = 5  # images of a part that is scored by itself: R2 of one or two can be any number
 _BATCH = 64
 Scores = Mapping[str, float]
 
@@ -29,7 +31,7 @@ def parted_scores(run: Run) -> tuple[tuple[Scores, Scores], ...]:
     images, task, groups = run.packs.val, run.task, run.plan.data.val.groups
     feed = make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=run.device)
     fitted = images.prepare(run.preprocess) == run.preprocess.normalise
-    meters: dict[int, Meter] = {}
+    meters, counts = dict[int, Meter](), Counter[int]()
     for batch in feed.epoch(0):
         outputs = run.outputs(batch.images if fitted else run.preprocess.fit(batch.images)[0])
         names = (
@@ -38,11 +40,15 @@ def parted_scores(run: Run) -> tuple[tuple[Scores, Scores], ...]:
         parts = torch.tensor([name % PARTS for name in names])
         for part in parts.unique().tolist():
             rows = parts == part
+            counts[part] += int(rows.sum())
             said, truth = ({name: one.cpu()[rows] for name, one in every.items()} for every in (outputs, batch.targets))
             meters.setdefault(part, task.metrics()).update(said, truth)
     if len(meters) < 2:
         return ()
-    return tuple((_told(task, [meters[part]]), _told(task, _without(meters, part))) for part in sorted(meters))
+    return tuple(
+        (_told(task, [meters[part]]) if counts[part] >= _LEAST else {}, _told(task, _without(meters, part)))
+        for part in sorted(meters)
+    )
 
 
 def _without(meters: Mapping[int, Meter], part: int) -> list[Meter]:
