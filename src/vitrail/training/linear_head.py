@@ -26,18 +26,8 @@ from vitrail.runs.evaluate import numbers
 from vitrail.tasks.task import Task
 from vitrail.training.loop import Loop
 
-PENALTIES = (
-    100.0,
-    30.0,
-    10.0,
-    3.0,
-    1.0,
-    0.3,
-    0.1,
-    0.03,
-    0.01,
-    0.001,
-)  # of the squared weights of standardised features
+# Of the squared weights of standardised features.
+PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _FOLDS, _STEPS = 3, 100
 # Of the usual deviation: features that hardly ever differ are not scaled up further. Otherwise one unlike image, where
 # such a feature is thousands of its deviations away, gets any answer.
