@@ -1,10 +1,12 @@
 """Compares variants of a recipe by their validation metric, several at a time on one device, within a time limit.
 
-    python benchmarks/sweep.py benchmarks/camvid.yaml --data camvid --parallel 4 --minutes 9 --json sweep.json
-    python benchmarks/sweep.py benchmarks/camvid.yaml --data camvid --only unet base -- --epochs 20 --device cpu
+    python benchmarks/sweep.py benchmarks/camvid.yaml --data drives --parallel 12 --minutes 6 --json sweep.json
+    python benchmarks/sweep.py benchmarks/camvid.yaml --data drives --only base all -- --epochs 20 --device cpu
 
 The file names a recipe, the metric (higher is better), changes for all (`common`) and the variants, each a list of
-what `vitrail train --set` takes. What follows `--` is passed on to `vitrail train`. At the time limit runs are stopped;
+what `vitrail train --set` takes. `factors` are changes that are each made in half of the runs, by a design in which
+they do not disturb one another (Plackett and Burman 1946): N runs measure N - 1 changes, each as well as N runs of one
+change alone would. What follows `--` is passed on to `vitrail train`. At the time limit runs are stopped;
 what they reached until then counts, and is marked, as a schedule that was cut short is not comparable. Test images are
 not looked at: measure the variant that wins with benchmarks/recipes.py, once.
 """
@@ -19,11 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 PATIENCE = 60  # seconds for a run to store its state once it is told to stop
+PLACKETT_BURMAN = ("++-+++---+-", "++--++++-+-+----++-")  # first rows of the designs of 12 and 20 runs
 
 
 class Job(NamedTuple):
@@ -35,9 +39,38 @@ class Job(NamedTuple):
     command: list[str]
 
 
+def design(factors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Runs by name, the names of their factors joined by "+": 12 for up to 11 factors, 20 for up to 19."""
+    if not factors:
+        return {}
+    row = next((signs for signs in PLACKETT_BURMAN if len(signs) >= len(factors)), None)
+    if row is None:
+        raise SystemExit(f"{len(factors)} factors are too many; at most {len(PLACKETT_BURMAN[-1])} are allowed")
+    rows = [row[-turn:] + row[:-turn] if turn else row for turn in range(len(row))] + ["-" * len(row)]
+    found = {}
+    for signs in rows:
+        names = [name for name, sign in zip(factors, signs, strict=False) if sign == "+"]
+        found["+".join(names) or "none"] = [change for name in names for change in factors[name]]
+    return found
+
+
+def effects(rows: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> list[tuple[str, float, float]]:
+    """What each factor adds to the last validation metric, and its standard error, by least squares; largest first."""
+    judged = [one for one in rows if "last" in one and {*one["variant"].split("+")} <= {*factors, "none"}]
+    if len(judged) <= len(factors) + 1:
+        return []
+    on = [[1.0, *(float(name in one["variant"].split("+")) for name in factors)] for one in judged]
+    inputs, values = np.array(on), np.array([one["last"] for one in judged])
+    found, _, rank, _ = np.linalg.lstsq(inputs, values, rcond=None)
+    spread = ((values - inputs @ found) ** 2).sum() / max(len(values) - rank, 1)
+    errors = np.sqrt(spread * np.linalg.pinv(inputs.T @ inputs).diagonal())
+    each = zip(factors, found[1:].tolist(), errors[1:].tolist(), strict=True)
+    return sorted(each, key=lambda one: -one[1])
+
+
 def jobs(plan: Mapping[str, Any], args: argparse.Namespace, folder: Path) -> list[Job]:
     """Every variant with every seed."""
-    variants = plan["variants"]
+    variants = design(plan.get("factors", {})) | plan.get("variants", {})
     if unknown := sorted(set(args.only or ()) - set(variants)):
         raise SystemExit(f"no variant is called {', '.join(unknown)}; known: {', '.join(variants)}")
     found = []
@@ -142,6 +175,8 @@ def main() -> None:
             rows.append(row(job, plan["metric"], ended=ended))
             print(json.dumps(rows[-1]), flush=True)
     Console(width=110).print(shown(rows))
+    for name, gain, error in effects(rows, list(plan.get("factors", {}))):
+        print(f"{name}: {gain:+.4f} (standard error {error:.4f})")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 

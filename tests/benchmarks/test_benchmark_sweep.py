@@ -4,6 +4,7 @@ import json
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 from support.benchmarks import FOLDER
@@ -21,14 +22,42 @@ sweep = load_benchmark("sweep")
 PLAN = yaml.safe_load((FOLDER / "camvid.yaml").read_text())
 
 
-@pytest.mark.parametrize("variant", PLAN["variants"])
+VARIANTS = sweep.design(PLAN["factors"]) | PLAN.get("variants", {})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_camvid_is_a_valid_recipe(variant):
-    changes = read_changes([*PLAN["common"], *PLAN["variants"][variant]])
+    changes = read_changes([*PLAN["common"], *VARIANTS[variant]])
     options, changes, spec = split_spec(read_recipe(PLAN["recipe"]), changes)
     assert spec.kind == "segment"
-    assert change(change(TrainConfig(), options), changes).epochs == 100
+    assert change(change(TrainConfig(), options), changes).epochs == 80
     head = from_dict(SegmentConfig, spec.options).head
-    assert isinstance(head, UNetConfig) == any("kind=unet" in one for one in PLAN["variants"][variant])
+    assert isinstance(head, UNetConfig) == any("kind=unet" in one for one in VARIANTS[variant])
+
+
+@pytest.mark.parametrize(("count", "runs"), [(9, 12), (11, 12), (12, 20), (19, 20)])
+def test_a_design_measures_each_factor_by_all_runs(count, runs):
+    names = [f"f{number}" for number in range(count)]
+    found = sweep.design({name: [f"{name}=1"] for name in names})
+    signs = np.array([[1 if name in run.split("+") else -1 for name in names] for run in found])
+    assert len(found) == runs
+    assert (signs.T @ signs == runs * np.eye(count)).all()  # no factor disturbs another
+    assert (signs.sum(axis=0) == 0).all()
+    with pytest.raises(SystemExit, match="19"):
+        sweep.design({str(number): [] for number in range(20)})
+
+
+def test_effects_of_factors():
+    factors = {"a": [], "b": [], "c": []}
+    gains = {"a": 0.03, "b": -0.01}
+    rows = [
+        {"variant": run, "last": 0.6 + sum(gains.get(name, 0) for name in run.split("+"))}
+        for run in sweep.design(factors)
+    ]
+    found = sweep.effects([*rows, {"variant": "another", "last": 0.9}], list(factors))
+    assert [name for name, _, _ in found] == ["a", "c", "b"]
+    assert [gain for _, gain, _ in found] == pytest.approx([0.03, 0.0, -0.01], abs=1e-9)
+    assert sweep.effects(rows[:3], list(factors)) == []
 
 
 def test_a_job_for_each_variant_and_seed(tmp_path):

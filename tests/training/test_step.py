@@ -1,6 +1,7 @@
 """Steps: on a GPU, recorded ones do what launched ones do."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from vitrail.data.randomness import Stream
 from vitrail.errors import ConfigError
 from vitrail.training.distributed import World
 from vitrail.training.optim.optimiser import set_rate
-from vitrail.training.step import fused, recordable
+from vitrail.training.step import fused, unrecordable
 
 SMALL = {
     "model": "vit32_small", "image_size": 16, "options": {"dim": 32, "depth": 2, "num_heads": 2, "drop_path": 0.2},
@@ -60,11 +61,20 @@ def test_a_traced_augmentation_works_for_other_images_and_epochs(monkeypatch):
 
 def test_where_steps_can_be_recorded():
     gpu, cpu, alone = torch.device("cuda"), torch.device("cpu"), World()
-    assert recordable(gpu, alone, parts=1, precision="bf16")
-    assert not recordable(cpu, alone, parts=1, precision="bf16")
-    assert not recordable(gpu, World(0, 2), parts=1, precision="bf16")
-    assert not recordable(gpu, alone, parts=2, precision="bf16")
-    assert not recordable(gpu, alone, parts=1, precision="fp16")
+    task = SimpleNamespace(capturable=True)
+    detector = SimpleNamespace(capturable=False, config=SimpleNamespace(kind="detect"))
+    assert unrecordable(task, gpu, alone, parts=1, precision="bf16") is None
+    assert "GPU" in unrecordable(task, cpu, alone, parts=1, precision="bf16")
+    assert "process" in unrecordable(task, gpu, World(0, 2), parts=1, precision="bf16")
+    assert "accumulate" in unrecordable(task, gpu, alone, parts=2, precision="bf16")
+    assert "bf16" in unrecordable(task, gpu, alone, parts=1, precision="fp16")
+    assert "matching" in unrecordable(detector, gpu, alone, parts=1, precision="bf16")
+
+
+def test_a_run_on_a_cpu_says_that_cudagraphs_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = vitrail.train(split(photos(32, size=16)), folder=tmp_path, compile="cudagraphs", **SMALL | {"silent": False})
+    assert "cudagraphs is not used" in capsys.readouterr().err
+    assert run.config.compile == "cudagraphs"
 
 
 @needs_gpu
@@ -76,10 +86,11 @@ def test_recorded_steps_are_launched_steps(tmp_path: Path) -> None:
         compiled: vitrail.train(
             split(photos(64, size=16)), folder=tmp_path / str(compiled), device="cuda", compile=compiled, **still
         )
-        for compiled in (False, True)
+        for compiled in (False, True, "cudagraphs")
     }
     losses = {key: [entry["train"]["loss"] for entry in run.history] for key, run in runs.items()}
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+    assert losses["cudagraphs"] == pytest.approx(losses[False], rel=1e-3)
 
 
 @needs_gpu

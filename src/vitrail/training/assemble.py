@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from vitrail.runs.record import Result
 from vitrail.runs.trained import BESIDE, MODEL, beside_model
 from vitrail.tasks.task import Task
 from vitrail.training.background import begin_packing
-from vitrail.training.config import TrainConfig, change
+from vitrail.training.config import TrainConfig, change, compiles
 from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, spread, whole
 from vitrail.training.eta import ways_to_shorten
 from vitrail.training.linear_head import fit_head, read_features
@@ -43,7 +43,7 @@ from vitrail.training.optim.optimiser import build as build_optimiser
 from vitrail.training.optim.schedule import Schedule
 from vitrail.training.plan import Plan
 from vitrail.training.state import Later, Learner
-from vitrail.training.step import RecordedStep, Step, recordable
+from vitrail.training.step import RecordedStep, Step, unrecordable
 from vitrail.training.validate import validate
 
 EVALUATED_AT_ONCE = 4  # times the batch of a training step: no activations are kept
@@ -187,9 +187,10 @@ def assemble(
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=None if config.ema is None else Average(task, config.ema),
     )
-    compiled, fits = config.compile in (True, "blocks"), recordable(device, world, config.accumulate, precision)
-    recorded = compiled and task.capturable and fits
-    step = (RecordedStep if recorded else Step)(
+    reason = unrecordable(task, device, world, config.accumulate, precision)
+    if config.compile == "cudagraphs" and reason is not None:
+        logs.say(f"compile=cudagraphs is not used: {reason}")
+    step = _kind_of_step(config, recordable=reason is None)(
         learner=learner,
         loss=loss,
         treat=Treatment(plan, packs.train, device),
@@ -204,7 +205,7 @@ def assemble(
     feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
     val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
-    logs.images, logs.compiled, logs.printed = config.batch_size, compiled, task.printed
+    logs.images, logs.compiled, logs.printed = config.batch_size, compiles(config.compile), task.printed
     logs.advise = partial(ways_to_shorten, plan, device)
     return Loop(
         config=config,
@@ -220,6 +221,13 @@ def assemble(
         folder=folder,
         logs=logs,
     )
+
+
+def _kind_of_step(config: TrainConfig, *, recordable: bool) -> Callable[..., Step]:
+    """How steps are made: recorded as one CUDA graph where the config asks for it, or launched."""
+    if recordable and (compiles(config.compile) or config.compile == "cudagraphs"):
+        return partial(RecordedStep, fuse=compiles(config.compile))
+    return Step
 
 
 def _built(plan: Plan, packs: Packs, device: torch.device, *, blank: bool) -> Task:
@@ -281,7 +289,7 @@ def deterministic(config: TrainConfig) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product runs on a GPU
     torch.use_deterministic_algorithms(mode=True)
     try:
-        if not config.compile:
+        if not compiles(config.compile):
             yield
             return
         # Else the compiler chooses between kernels by timing them, and the order of a sum with them.

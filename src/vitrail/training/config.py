@@ -40,6 +40,14 @@ class ScheduleConfig(Config):
     power: Positive = 0.9  # of "poly"
 
 
+Compile = bool | Literal["auto", "blocks", "cudagraphs"]
+
+
+def compiles(wanted: Compile) -> bool:
+    """Whether a setting of `compile` runs the compiler; "auto" is decided before."""
+    return wanted in (True, "blocks")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     """A recipe: model, data treatment, optimisation.
@@ -48,9 +56,9 @@ class TrainConfig(Config):
     to the model's config, as keywords of `vitrail.create`. `preprocess` are changes to the preprocessing: mean, std,
     crop, interpolation, resize. `task` is inferred from the data where it is left out; "mae" learns from the images
     alone and leaves a model without a head, to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
-    `compile` "blocks" compiles each distinct block once, which starts sooner; "auto" compiles on a GPU where the
-    forecast of the run says that it pays. `feed` "packed" decodes all images once into a file, "streamed" decodes them
-    in each epoch; "auto" chooses by size.
+    `compile` "blocks" compiles each distinct block once, which starts sooner; "cudagraphs" compiles nothing, and
+    records a step on a GPU once to replay it; "auto" compiles on a GPU where the forecast of the run says that it pays.
+    `feed` "packed" decodes all images once into a file, "streamed" decodes them in each epoch; "auto" chooses by size.
     `sampling` "balanced" lets rare classes come more often: a class of n images has a share of an epoch proportional to
     n^(1 - `sampling_power`); 1 is equal shares, 0.5 halfway (by the square root).
     """
@@ -69,7 +77,7 @@ class TrainConfig(Config):
     mix: MixConfig = MixConfig()
     ema: Rate | None = None
     precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
-    compile: bool | Literal["auto", "blocks"] = False
+    compile: Compile = False
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
     threads: Count | None = None  # of the CPU; None: as torch chooses, and for a resumed run as it began
     feed: Literal["auto", "packed", "streamed"] = "auto"

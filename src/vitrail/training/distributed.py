@@ -32,6 +32,7 @@ from vitrail.files import write_json
 from vitrail.hardware import Precision
 from vitrail.layers.batch_norm import sync_batch_norms
 from vitrail.tasks.task import Meter, Task
+from vitrail.training.config import Compile, compiles
 from vitrail.training.state import Header, Learner, Progress, Store
 
 Shard = Literal["ddp", "fsdp"]
@@ -171,14 +172,14 @@ def restarted() -> bool:
 
 def spread(
     task: Task, world: World, *, shard: Shard, device: torch.device, precision: Precision,
-    compiled: bool | Literal["auto", "blocks"],
+    compiled: Compile,
 ) -> nn.Module:  # fmt: skip
     """The module whose call is the task's loss over all processes.
 
     "ddp" keeps a whole copy everywhere and averages gradients (arXiv:2006.15704); "fsdp" keeps of parameters, gradients
     and moments one part each, gathered block by block when they are needed (arXiv:2304.11277).
     """
-    if compiled in (True, "blocks"):
+    if compiles(compiled):
         # What FSDP does between blocks cannot be compiled; the blocks themselves can. Blocks alike share their code.
         for module in _blocks(task) if compiled == "blocks" or (shard == "fsdp" and world.size > 1) else [task]:
             module.compile()

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from vitrail.data.dataset import Batch
 from vitrail.errors import ConfigError
 from vitrail.hardware import Precision, autocast
+from vitrail.tasks.task import Task
 from vitrail.training.distributed import World, gradients
 from vitrail.training.optim.optimiser import clip, set_rate
 from vitrail.training.state import Learner
@@ -84,7 +85,12 @@ def _plain_words(images: int) -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class RecordedStep(Step):
-    """The same on one GPU, where every batch has the same shape: recorded at the first call, replayed from then on."""
+    """The same on one GPU, where every batch has the same shape: recorded at the first call, replayed from then on.
+
+    With `fuse`, the augmentation is compiled first.
+    """
+
+    fuse: bool = True
 
     def __post_init__(self) -> None:
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -110,14 +116,16 @@ class RecordedStep(Step):
             group["capturable"] = True
         self._batch = part.with_tensors([tensor.clone() for tensor in part.tensors()])
         self._epoch = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.treat = fused(self.treat, self._batch, self._epoch)
+        if self.fuse:
+            self.treat = fused(self.treat, self._batch, self._epoch)
         before = {id(tensor): tensor.clone() for tensor in self._state()}
-        for _ in range(_WARM_UP):
-            self._whole()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # Meanwhile the thread that makes batches may take pinned memory, which would end a recording of all threads.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            self._losses, self._norm = self._whole()
+        with _timed_convolutions():
+            for _ in range(_WARM_UP):
+                self._whole()
+            # Meanwhile the thread that makes batches may take pinned memory, which would end one of all threads.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self._losses, self._norm = self._whole()
         with torch.no_grad():
             for tensor in self._state():
                 # Moments that the warm-up made began as zeros.
@@ -135,6 +143,17 @@ class RecordedStep(Step):
         yield from self.learner.task.buffers()
         for moments in self.learner.optimiser.state.values():
             yield from (value for value in moments.values() if isinstance(value, Tensor))
+
+
+@contextlib.contextmanager
+def _timed_convolutions() -> Iterator[None]:
+    """Lets cuDNN choose the algorithm of each convolution by timing all, unless the same bits are asked for."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def fused(treat: Treat, batch: Batch, epoch: Tensor) -> Treat:
@@ -165,9 +184,19 @@ def own_stream(device: torch.device) -> Iterator[None]:
         torch.cuda.synchronize(device)
 
 
-def recordable(device: torch.device, world: World, parts: int, precision: Precision) -> bool:
-    """Whether steps can be recorded: on one GPU, in one part, without the loss scaling of fp16, which decides."""
-    return device.type == "cuda" and world.size == 1 and parts == 1 and precision != "fp16"
+def unrecordable(task: Task, device: torch.device, world: World, parts: int, precision: Precision) -> str | None:
+    """Why steps cannot be recorded; None where they can."""
+    if device.type != "cuda":
+        return f"only steps on a CUDA GPU can be recorded; this run is on {device.type}"
+    if world.size > 1:
+        return f"only steps of one process can be recorded; this run has {world.size}"
+    if parts > 1:
+        return f"steps with accumulate={parts} cannot be recorded; use accumulate=1"
+    if precision == "fp16":
+        return "steps in fp16 cannot be recorded, since loss scaling skips some of them; use bf16"
+    if not task.capturable:
+        return f"a step of the task {task.config.kind} waits for the CPU (matching), so it cannot be recorded"
+    return None
 
 
 def step_seed(seed: int, step: int, part: int, rank: int) -> int:
