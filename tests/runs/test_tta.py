@@ -4,14 +4,21 @@ from typing import Any
 
 import pytest
 import torch
+from support.registered import tiny
 from support.small_data import photos
 from support.small_tasks import classifier, regressor
 
 from vitrail.data.preprocess import Preprocess
+from vitrail.data.targets.depth_target import DepthTarget
+from vitrail.data.targets.mask_target import MaskTarget
 from vitrail.errors import Unsupported
+from vitrail.models.heads import DptConfig, SegFormerConfig
 from vitrail.runs.evaluate import evaluate_on
 from vitrail.runs.trained import TrainedModel
 from vitrail.runs.tta import COUNT, AveragedViews, views_of
+from vitrail.tasks.depth import DepthConfig
+from vitrail.tasks.many import ManyConfig
+from vitrail.tasks.segment import SegmentConfig
 
 
 def trained(task: Any) -> TrainedModel:
@@ -42,7 +49,7 @@ def test_a_flip_and_its_image_get_the_same_answer() -> None:
 
 
 def test_an_evaluation_states_it_apart() -> None:
-    task = classifier(classes=("dark", "light"), model=two_classes())
+    task = classifier(classes=("dark", "light"), model=tiny(num_classes=2))
     data = photos(20, size=task.backbone.config.image_size[0], channels=task.backbone.config.channels)
     plain, both = (evaluate_on(trained(task), data, tta=kind) for kind in (None, "flip"))
     assert both.metrics == plain.metrics
@@ -53,12 +60,43 @@ def test_an_evaluation_states_it_apart() -> None:
     assert len(titles) == len(plain.report().sections) + 1
 
 
-def two_classes() -> Any:
-    from support.registered import tiny
-
-    return tiny(num_classes=2)
-
-
 def test_tasks_without_a_mean_are_refused() -> None:
     with pytest.raises(Unsupported, match="--tta"):
         AveragedViews(trained(regressor()), "flip")
+
+
+DENSE = {
+    "segment": (SegmentConfig(head=SegFormerConfig(dim=8)), {"mask": MaskTarget(classes=("sky", "road", "car"))}),
+    "depth": (DepthConfig(head=DptConfig(dim=8, widths=(4, 4, 8, 8))), {"depth": DepthTarget()}),
+}
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_maps_of_mirrored_images_are_turned_back(kind: str) -> None:
+    config, schema = DENSE[kind]
+    torch.manual_seed(0)
+    model = trained(config.build(tiny("resnet18", num_classes=0), schema))
+    images = torch.randint(0, 256, (2, 3, *model.preprocess.image_size), dtype=torch.uint8)
+    viewed = AveragedViews(model, "flip")
+    straight, mirrored = viewed.outputs(images), viewed.outputs(images.flip(3))
+    for name, values in straight.items():
+        torch.testing.assert_close(values, mirrored[name].flip(2))
+    both = [model.of_view(view, mirrored=own) for view, own in ((images, False), (images.flip(3), True))]
+    if kind == "segment":
+        mean = (both[0]["shares"] + both[1]["shares"]) / 2
+        assert torch.equal(straight["classes"], mean.argmax(dim=1).float())
+    else:
+        torch.testing.assert_close(straight["depth"], (both[0]["depth"] * both[1]["depth"]).sqrt())
+
+
+def test_maps_have_no_mean_over_crops() -> None:
+    config, schema = DENSE["segment"]
+    task = config.build(tiny("resnet18", num_classes=0), schema)
+    with pytest.raises(Unsupported, match="flip"):
+        AveragedViews(trained(task), "views")
+    several = ManyConfig(tasks={"segment": config, "depth": DENSE["depth"][0]})
+    many = trained(several.build(tiny("resnet18", num_classes=0), {**schema, **DENSE["depth"][1]}))
+    images = torch.randint(0, 256, (1, 3, *many.preprocess.image_size), dtype=torch.uint8)
+    assert set(AveragedViews(many, "flip").outputs(images)) == {"segment.classes", "segment.confidence", "depth.depth"}
+    with pytest.raises(Unsupported, match="flip"):
+        AveragedViews(many, "views")

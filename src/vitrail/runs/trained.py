@@ -8,6 +8,7 @@ trained.predict("picture.jpg", top=3)
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -81,10 +82,17 @@ class TrainedModel:
     @torch.no_grad()
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The task's outputs of fitted images, uint8 B C *image_size: float32 B ... by name."""
+        return self._evaluated(self.task.outputs, images)
+
+    def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
+        """What the task's `average` reads of a view of fitted images, uint8 B C *image_size."""
+        return self._evaluated(partial(self.task.of_view, mirrored=mirrored), images)
+
+    def _evaluated(self, read: Callable[[Tensor], Mapping[str, Tensor]], images: Tensor) -> dict[str, Tensor]:
         task, learning = self.task, self.task.training
         task.eval()
         try:
-            found = task.outputs(self.preprocess.normalise(images.to(self.device)))
+            found = read(self.preprocess.normalise(images.to(self.device)))
         finally:
             task.train(learning)
         return {name: values.float() for name, values in found.items()}

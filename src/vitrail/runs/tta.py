@@ -45,8 +45,13 @@ class AveragedViews:
     kind: Views
 
     def __post_init__(self) -> None:
+        kind = self.task.config.kind
         if type(self.task).average is Task.average:
-            raise Unsupported(f"--tta: answers of task {self.task.config.kind!r} cannot be averaged; leave it out")
+            raise Unsupported(f"--tta: answers of task {kind!r} cannot be averaged; leave it out")
+        if self.task.gives_maps and self.kind != "flip":
+            raise Unsupported(f"--tta {self.kind}: maps of task {kind!r} cannot be averaged over crops; use --tta flip")
+        if self.task.gives_maps and not hasattr(self.model, "of_view"):
+            raise Unsupported(f"--tta: an exported model of task {kind!r} has no maps to average; evaluate the run")
 
     @property
     def task(self) -> Task:
@@ -65,4 +70,9 @@ class AveragedViews:
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The mean over views of fitted images, uint8 B C *image_size."""
-        return self.task.average([self.model.outputs(view) for view in views_of(images, self.kind)])
+        views = views_of(images, self.kind)
+        of_view = getattr(self.model, "of_view", None)  # an exported model has outputs alone
+        if of_view is None:
+            return self.task.average([self.model.outputs(view) for view in views])
+        mirrored = [False] * (len(views) // 2) + [True] * (len(views) // 2)
+        return self.task.average([of_view(view, mirrored=own) for view, own in zip(views, mirrored, strict=True)])

@@ -176,6 +176,7 @@ class Task(nn.Module, ABC):
     relative_scores: bool = True  # whether `scores` compare with the outputs for the whole image
     likelihood: Likelihood = CLASSES  # of its loss, where it is one of many
     layers: tuple[int, ...] = ()  # blocks whose features it reads beside the last ones
+    gives_maps: bool = False  # whether answers have a place in the image, so that views of parts have no mean
     int8_loss: ClassVar[float | None] = None  # what int8 may take from the best metric; None: answers must be the same
     kept_outputs: ClassVar[tuple[str, ...]] = ()  # those small enough to keep for all images that folds hold out
     columns: tuple[str, ...] = ()  # of a table of predictions
@@ -257,8 +258,12 @@ class Task(nn.Module, ABC):
 
     # Answers
 
+    def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
+        """What `average` reads of a view B C H W; maps of mirrored images are turned back. By default, the outputs."""
+        return self.outputs(images)
+
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
-        """What several views of the same images say together; Unsupported where answers have no mean."""
+        """What several views of the same images say together, as outputs; Unsupported where answers have no mean."""
         raise Unsupported(f"answers of task {self.config.kind!r} cannot be averaged over views")
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Depth estimation: a backbone and a head that gives each pixel a distance."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +26,7 @@ from vitrail.tasks.depth.depth_metrics import DepthMeter, depth_errors, silog
 from vitrail.tasks.task import DISTANCES, Agreement, Arrays, Outputs, Task, distance, require_finite
 
 _SAMPLED = 100  # depth maps that the usual distance is measured on
+_NEAREST = 1e-6  # the least distance of which a logarithm is taken
 _SAME = 0.01  # relative difference, in the mean, of the same answer
 
 
@@ -71,6 +72,7 @@ class Depth(Task):
     columns = COLUMNS
     answered_by: ClassVar[Mapping[str, int]] = {"depth": 3}
     output_names = ("depth",)
+    gives_maps = True
     int8_loss = 0.005
     likelihood = DISTANCES
     config: DepthConfig
@@ -133,6 +135,15 @@ class Depth(Task):
             self.scale.fill_(float(state["scale"]))
 
     # Answers
+
+    def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
+        """Distances: B H W."""
+        depth = self.depth(images)
+        return {"depth": depth.flip(2) if mirrored else depth}
+
+    def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
+        """Geometric means of distances."""
+        return {"depth": torch.stack([one["depth"].clamp(min=_NEAREST).log() for one in outputs]).mean(dim=0).exp()}
 
     def decode(self, outputs: Outputs, *, top: int = 5) -> list[Answer]:
         """A distance for each pixel; `top` has no meaning here."""

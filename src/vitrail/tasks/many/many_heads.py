@@ -45,6 +45,7 @@ class Many(Task):
         # Class variables of other tasks: here they depend on the parts.
         self.about_metrics = many_report.metrics(parts)  # type: ignore[misc]
         self.answered_by = joined({name: task.answered_by for name, task in parts.items()})  # type: ignore[misc]
+        self.gives_maps = any(task.gives_maps for task in parts.values())
         self.relative_scores = any(task.relative_scores for task in parts.values())
         lines = [full(name, metric) for name, task in parts.items() for metric in ("loss", task.best_metric)]
         self.printed = ("loss", SCORE, *lines)
@@ -161,6 +162,12 @@ class Many(Task):
         return "; ".join(f"{name}: {text}" for name, text in found if text)
 
     # Answers
+
+    def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
+        """What each task averages, of one pass of the backbone."""
+        assert self.shared is not None  # noqa: S101  (there is a model)
+        with self.shared.reading(images):
+            return joined({name: task.of_view(images, mirrored=mirrored) for name, task in self.parts()})
 
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
         """As each task averages its own."""

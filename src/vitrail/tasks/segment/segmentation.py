@@ -65,6 +65,12 @@ def _second(levels: Sequence[T]) -> T:
     return levels[max(len(levels) - 2, 0)]
 
 
+def _likeliest(shares: Tensor) -> dict[str, Tensor]:
+    """Probabilities B K H W -> the class of each pixel and its probability, B H W each."""
+    confidence, classes = shares.max(dim=1)
+    return {"classes": classes.to(confidence.dtype), "confidence": confidence}
+
+
 class Segment(Task):
     """A backbone and a head; class maps have the size of the model's input until an answer is placed."""
 
@@ -73,6 +79,7 @@ class Segment(Task):
     columns = COLUMNS
     answered_by: ClassVar[Mapping[str, int]] = {"classes": 3}
     relative_scores = False
+    gives_maps = True
     int8_loss = 0.005
     config: SegmentConfig
     head: Segmenter
@@ -146,8 +153,16 @@ class Segment(Task):
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The class of each pixel and its probability: B H W each."""
-        confidence, classes = self.logits(images).softmax(dim=1).max(dim=1)
-        return {"classes": classes.to(confidence.dtype), "confidence": confidence}
+        return _likeliest(self.logits(images).softmax(dim=1))
+
+    def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
+        """The probabilities of all classes: B K H W."""
+        shares = self.logits(images).softmax(dim=1)
+        return {"shares": shares.flip(3) if mirrored else shares}
+
+    def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
+        """Of mean probabilities."""
+        return _likeliest(torch.stack([one["shares"] for one in outputs]).mean(dim=0))
 
     # Measuring
 
