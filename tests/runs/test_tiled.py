@@ -74,6 +74,39 @@ def test_boxes_are_found_once_and_in_place() -> None:
         assert abs(x + 0.5 - column) < 1
 
 
+class Shaky(Dots):
+    """Places a box a little differently in each tile: towards the middle of the tile or away from it."""
+
+    towards = 0.0
+
+    def decode(self, outputs: dict[str, Tensor]) -> list[object]:
+        answers = super().decode(outputs)
+        return [BoxesAnswer(tuple(self.moved(one) for one in answer.boxes)) for answer in answers]  # type: ignore[attr-defined]
+
+    def moved(self, found: FoundBox) -> FoundBox:
+        x = (found.corners[0] + found.corners[2]) / 2
+        x += self.towards if x < 16 else -self.towards
+        y = (found.corners[1] + found.corners[3]) / 2
+        return FoundBox("dot", 0, 0.9, (x - 5, y - 5, x + 5, y + 5))
+
+
+@pytest.mark.parametrize("towards", [-1.2, 1.2])
+def test_a_box_on_the_line_between_two_tiles_is_found_once(towards: float) -> None:
+    line = cut((32, 56), 32)[0].owned[2]
+    picture = torch.zeros(3, 32, 56, dtype=torch.uint8)
+    picture[:, 16, int(line)] = 255
+    model = Shaky()
+    model.towards = towards
+    (found,) = find_in_tiles(model, picture, 32).boxes
+    assert abs((found.corners[0] + found.corners[2]) / 2 - line) < 2
+
+
+def test_boxes_of_one_tile_may_overlap() -> None:
+    picture = torch.zeros(3, 32, 56, dtype=torch.uint8)
+    picture[:, 16, 5] = picture[:, 16, 6] = 255
+    assert len(find_in_tiles(Shaky(), picture, 32).boxes) == 2
+
+
 def test_what_cannot_be_tiled() -> None:
     picture = torch.zeros(3, 40, 40, dtype=torch.uint8)
     with pytest.raises(ConfigError, match="tile"):

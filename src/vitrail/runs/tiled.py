@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError, ConfigError, Unsupported
+from vitrail.layers.boxes import iou
 from vitrail.runs.predictor import Predictor, whole_pictures
 from vitrail.tasks.answer import Answer
 from vitrail.tasks.detect.detect_answer import BoxesAnswer, FoundBox
@@ -15,6 +16,8 @@ from vitrail.tasks.segment.windows import starts
 from vitrail.tasks.task import finite_rows
 
 _OVERLAP = 0.25  # the least share of a tile that the next one sees too
+_MARGIN = 0.05  # of a tile: how far beyond its own part the centre of a box may be, as two tiles place it differently
+_SAME = 0.5  # IoU of two boxes of a class, found in different tiles, that are one
 
 
 class NotFinite(CheckpointError):
@@ -30,11 +33,11 @@ class Tile(NamedTuple):
     width: int
     owned: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the picture
 
-    def owns(self, box: FoundBox) -> bool:
-        """Whether the centre of a box, in pixels of the picture, is in its own part."""
+    def owns(self, box: FoundBox, margin: float = 0.0) -> bool:
+        """Whether the centre of a box, in pixels of the picture, is in its own part, or so close to it."""
         x, y = (box.corners[0] + box.corners[2]) / 2, (box.corners[1] + box.corners[3]) / 2
         left, top, right, bottom = self.owned
-        return left <= x < right and top <= y < bottom
+        return left - margin <= x < right + margin and top - margin <= y < bottom + margin
 
 
 def cut(size: tuple[int, int], tile: int) -> list[Tile]:
@@ -58,25 +61,40 @@ def _spans(length: int, tile: int) -> list[tuple[int, int, float, float]]:
 def find_in_tiles(model: Predictor, picture: Tensor, tile: int, *, batch_size: int = 32) -> BoxesAnswer:
     """The boxes of a picture, uint8 C H W, in its pixels; Unsupported where answers are not boxes.
 
-    No box is found twice: each is that of the tile that its centre belongs to.
+    No box is found twice: each is that of the tile that its centre belongs to. Where two tiles find one whose centre is
+    about on the line between them, the better of both is kept.
     """
     if tile < 1:
         raise ConfigError(f"tile is {tile}; it must be 1 or more pixels")
-    boxes: list[FoundBox] = []
+    found: list[tuple[Tile, FoundBox]] = []
     tiles = cut((picture.shape[1], picture.shape[2]), tile)
     for first in range(0, len(tiles), batch_size):
-        boxes += _found(model, picture, tiles[first : first + batch_size])
-    return BoxesAnswer(tuple(sorted(boxes, key=lambda box: -box.score)), (picture.shape[1], picture.shape[2]))
+        found += _found(model, picture, tiles[first : first + batch_size], margin=_MARGIN * tile)
+    return BoxesAnswer(tuple(_once(found)), (picture.shape[1], picture.shape[2]))
 
 
-def _found(model: Predictor, picture: Tensor, tiles: Sequence[Tile]) -> list[FoundBox]:
+def _found(model: Predictor, picture: Tensor, tiles: Sequence[Tile], *, margin: float) -> list[tuple[Tile, FoundBox]]:
     cuts = [picture[:, one.top : one.top + one.height, one.left : one.left + one.width] for one in tiles]
-    found: list[FoundBox] = []
+    found: list[tuple[Tile, FoundBox]] = []
     for one, answer in zip(tiles, _answers(model, cuts), strict=True):
         if not isinstance(answer, BoxesAnswer):
             raise Unsupported(f"tiles are for tasks that find boxes, not for {model.task.config.kind!r}")
-        found += [box for box in answer.shifted(one.left, one.top).boxes if one.owns(box)]
+        found += [(one, box) for box in answer.shifted(one.left, one.top).boxes if one.owns(box, margin)]
     return found
+
+
+def _once(found: Sequence[tuple[Tile, FoundBox]]) -> list[FoundBox]:
+    """The boxes, best first, without those that another tile found better; a tile keeps all of its own."""
+    kept: list[tuple[Tile, FoundBox]] = []
+    corners = torch.empty(len(found), 4)
+    for tile, box in sorted(found, key=lambda one: -one[1].score):
+        here = torch.tensor(box.corners)
+        near = (iou(corners[: len(kept)], here) > _SAME).nonzero()[:, 0].tolist()
+        if any(kept[at][0] is not tile and kept[at][1].label == box.label for at in near):
+            continue
+        corners[len(kept)] = here
+        kept.append((tile, box))
+    return [box for _, box in kept]
 
 
 def _answers(model: Predictor, pictures: Sequence[Tensor]) -> list[Answer]:
