@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.annotated import SIZE, depth, masks
 
-from vitrail.data.sources.opening import find
+from vitrail.data.sources.opening import find, open_data
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import DataError
 
@@ -59,3 +59,34 @@ def test_a_depth_map_without_an_image_is_named(tmp_path):
     (tmp_path / "images" / "2.png").unlink()
     (finding,) = find(tmp_path).findings.serious
     assert finding.file.endswith("depth/2.png")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".npy", ".exr", ".pfm"])
+def test_a_damaged_depth_map_is_named_and_left_out(tmp_path, suffix):
+    depth(tmp_path)
+    (tmp_path / "depth" / "1.png").unlink()
+    (tmp_path / "depth" / f"1{suffix}").write_bytes(b"x")
+    found = find(tmp_path)
+    (finding,) = found.findings.serious
+    assert finding.file.endswith(f"depth/1{suffix}")
+    assert "cannot be read" in finding.kind
+    assert len(found.train) == 3
+    with pytest.raises(DataError, match="annotations"):
+        open_data(tmp_path)
+
+
+def test_a_depth_map_of_another_size_is_named_and_left_out(tmp_path):
+    depth(tmp_path)
+    np.save(tmp_path / "depth" / "1.npy", np.ones((3, 4), np.float32))
+    (tmp_path / "depth" / "1.png").unlink()
+    (finding,) = find(tmp_path).findings.serious
+    assert "4 x 3 pixels" in finding.problem
+    assert "size" in finding.kind
+
+
+def test_a_split_without_a_usable_depth_map_is_refused(tmp_path):
+    depth(tmp_path)
+    for path in (tmp_path / "depth").iterdir():
+        path.write_bytes(b"x")
+    with pytest.raises(DataError, match="depth"):
+        find(tmp_path)

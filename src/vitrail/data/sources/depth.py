@@ -5,9 +5,10 @@ from pathlib import Path
 from vitrail.data.dataset import Found
 from vitrail.data.sources.annotations import Collector
 from vitrail.data.sources.folder import Files, Scan
-from vitrail.data.sources.paired import Names, find_pairs
-from vitrail.data.targets.depth_target import SUFFIXES, UNITS, DepthTarget, depth_references
-from vitrail.errors import DataError
+from vitrail.data.sources.paired import Names, Pair, find_pairs, header_size, image_size
+from vitrail.data.targets.depth_target import SUFFIXES, UNITS, DepthTarget, depth_references, read_depth
+from vitrail.data.targets.mask_target import in_threads
+from vitrail.errors import BrokenImage, DataError, listed
 from vitrail.files import read_text
 
 DEPTH = Names(
@@ -33,15 +34,45 @@ def read_depth_maps(root: Path, scanned: Scan) -> Found:
         raise DataError(f"{root} has no depth maps; expected folders such as images/ and depth/ with the same names")
     folders = dict.fromkeys((root / pair.other).parent for part in pairs.splits.values() for pair in part)
     units, remark = _units(next((one for one in (root, *folders) if (one / SCALE_FILE).is_file()), root))
+    every = [pair for part in pairs.splits.values() for pair in part]
+    problems = dict(zip(every, in_threads(lambda pair: _problem(root, pair), every), strict=True))
     datasets = {}
-    for split, part in pairs.splits.items():
-        collector.total += len(part)
+    for split, pairs_of in pairs.splits.items():
+        collector.total += len(pairs_of)
+        part = [pair for pair in pairs_of if problems[pair] is None]
+        for pair in pairs_of:
+            if (problem := problems[pair]) is not None:
+                collector.add(root / pair.other, "", *problem)
+        if not part:
+            raise DataError(f"no depth map of {root} can be used in a split; {listed(map(str, collector.items), 3)}")
         values = depth_references([root / pair.other for pair in part], units)
         datasets[split] = Files(root, [pair.image for pair in part], {"depth": values}, {"depth": DepthTarget()})
     counts = ", ".join(f"{split} {len(part):,}" for split, part in datasets.items())
     findings = collector.findings
     notes = (f"{root} has {pairs.reason}; depth: {counts} images.", remark, *findings.notes())
     return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
+
+
+def _problem(root: Path, pair: Pair) -> tuple[str, str] | None:
+    """The kind of fault of a depth map and what is wrong, by its header and that of its image; None if it fits."""
+    path = root / pair.other
+    try:
+        height, width = _size(path)
+    except (OSError, BrokenImage) as error:
+        return "Depth maps that cannot be read, left out", str(error).removeprefix(str(path)).strip()
+    size = image_size(root / pair.image)
+    if size is None or size == (height, width):
+        return None
+    problem = f"it has {width} x {height} pixels, its image {size[1]} x {size[0]}"
+    return "Depth maps of another size than the image, left out", problem
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Height and width of a depth map."""
+    if path.suffix.lower() in (".png", ".tif", ".tiff"):
+        return header_size(path)
+    height, width = read_depth(path, UNITS).shape
+    return height, width
 
 
 def _units(folder: Path) -> tuple[float, str]:

@@ -136,12 +136,17 @@ def _splits(root: Path, pairs: Sequence[Pair], names: Names) -> dict[str, list[P
 def image_size(path: Path) -> tuple[int, int] | None:
     """Height and width from the header of an image; None if it cannot be read."""
     try:
-        with open_regular(path) as file:
-            head = file.read(_HEADER)
-        try:
-            header = inspect(head, name=str(path))
-        except BrokenImage:
-            header = inspect(read_bytes(path), name=str(path))
+        return header_size(path)
     except (OSError, BrokenImage):
         return None
+
+
+def header_size(path: Path) -> tuple[int, int]:
+    """Height and width from the header of an image; BrokenImage if it has none, OSError if it cannot be read."""
+    with open_regular(path) as file:
+        head = file.read(_HEADER)
+    try:
+        header = inspect(head, name=str(path))
+    except BrokenImage:
+        header = inspect(read_bytes(path), name=str(path))
     return header.height, header.width

@@ -13,6 +13,7 @@ from vitrail.data.augment.augmentation import AugmentConfig, MixConfig
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.depth_target import DepthTarget
+from vitrail.errors import BrokenImage
 from vitrail.layers.boxes import precise
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DepthHead, DepthHeadConfig, DptConfig
@@ -98,7 +99,10 @@ class Depth(Task):
         """Takes over the median distance of some training images: a new model starts there."""
         values, medians = targets[self.field], list[Tensor]()
         for index in range(0, len(values), max(len(values) // _SAMPLED, 1)):
-            depth = self.target.load(values[index]) if values.ndim == 2 else values[index]
+            try:
+                depth = self.target.load(values[index]) if values.ndim == 2 else values[index]
+            except BrokenImage:  # left out when images are read
+                continue
             if bool((depth > 0).any()):
                 medians.append(depth[depth > 0].float().median())
         if medians:
