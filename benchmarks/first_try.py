@@ -171,11 +171,9 @@ def table(out: Path) -> None:
 
     The default of a set is what the package would choose for it if this set had not been measured.
     """
-    found, packaged = read_results(out), first_try.measured()
-    for cell in packaged:
-        rest, like = [one for one in packaged if one is not cell], Sampled(cell.pixels, cell.pixels, grey=cell.grey)
-        choice = first_try.first_try(cell.images, cell.classes, like, cells=rest).name
-        each = found.get(cell.name, {})
+    found = read_results(out)
+    for cell in first_try.measured():
+        choice, each = left_out(cell), found.get(cell.name, {})
         if choice in each and "default" not in each:
             each["default"] = each[choice]
     columns = [name for name in (*BASELINES, *SETTINGS) if any(name in each for each in found.values())]
@@ -198,6 +196,12 @@ def table(out: Path) -> None:
     print(f"\nthe default beats all baselines on {wins} of {judged} sets, equals the best of them on {ties}, and is")
     print(f"within two points of the best setting measured on {judged - len(far)}; the slowest took {slowest / 60:.1f}")
     print(f"minutes on two cores; further behind the best setting on: {', '.join(far) or 'none'}")
+
+
+def left_out(cell: first_try.Cell) -> str:
+    """The setting that the package would choose for a set, on a CPU, if the set had not been measured."""
+    rest, like = [one for one in first_try.measured() if one is not cell], cell.pixels
+    return first_try.first_try(cell.images, cell.classes, Sampled(like, like, grey=cell.grey), cells=rest).name
 
 
 def two_cores(result: dict[str, float]) -> float:

