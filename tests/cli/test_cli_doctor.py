@@ -1,9 +1,10 @@
-"""`vitrail doctor` on boxes and masks: the page of pictures, and an exit code for what training would refuse."""
+"""`vitrail doctor` on boxes and masks: the page of pictures, and an exit code for what cannot be used."""
 
 import pytest
 from support.annotated import masks, voc, voc_file, voc_object
 
 from vitrail.cli import main
+from vitrail.data.sources.opening import find
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,15 @@ def test_faults_that_stop_training_are_an_error(tmp_path, capsys):
     told = capsys.readouterr()
     assert "1.xml, line 4" in " ".join(told.err.split())
     assert "outside" in told.out  # the report comes first
+
+
+def test_one_fault_of_hundreds_is_an_error_too_though_training_goes_on(tmp_path, capsys):
+    data = voc(tmp_path / "data", 6)
+    boxes = "".join(voc_object("cell", (x, y, x + 1, y + 1)) for x in range(1, 30) for y in range(1, 20))
+    voc_file(data / "Annotations" / "1.xml", "1.png", boxes + voc_object("cell", (3, 3, 3, 9)))
+    assert main(["doctor", str(data)]) != 0
+    assert "no area" in " ".join(capsys.readouterr().err.split())
+    assert find(data).findings.refusal() is None
 
 
 def test_training_refuses_the_same(tmp_path, capsys):

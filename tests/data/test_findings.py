@@ -24,3 +24,14 @@ def test_more_than_one_in_a_hundred_serious_ones_stop_training():
     assert text.startswith("7 of 100 annotations")
     assert "2 more" in text
     assert "a.xml, line 3" in text
+
+
+def test_an_audit_ends_with_what_training_leaves_out() -> None:
+    assert Findings((TWICE,) * 5, 100).problem() is None
+    assert Findings().problem() is None
+    text = Findings((ZERO, TWICE), 1000).problem()
+    assert text is not None
+    assert "1 of 1,000" in text
+    assert str(ZERO) in text
+    assert "leaves" in text
+    assert Findings((ZERO,) * 7, 100).problem() == Findings((ZERO,) * 7, 100).refusal()

@@ -228,7 +228,7 @@ def doctor(options: argparse.Namespace) -> None:
         if options.preview is not None:
             options.preview.parent.mkdir(parents=True, exist_ok=True)
             preview(splits).to_html(options.preview)
-    if (problem := splits.findings.refusal()) is not None:
+    if (problem := splits.findings.problem()) is not None:
         raise DataError(problem)
 
 

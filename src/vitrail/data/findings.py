@@ -47,14 +47,21 @@ class Findings(NamedTuple):
 
     def refusal(self) -> str | None:
         """Why training stops, if too much was left out; None otherwise."""
-        serious = self.serious
-        if len(serious) / max(self.total, 1) <= MAX_BROKEN:
+        if len(self.serious) / max(self.total, 1) <= MAX_BROKEN:
             return None
+        return self._said(f", over the limit of {show(MAX_BROKEN, 'share')}")
+
+    def problem(self) -> str | None:
+        """What an audit ends with: the same, or what training would leave out; None if all can be used."""
+        return self.refusal() or (self._said("; training leaves them out") if self.serious else None)
+
+    def _said(self, consequence: str) -> str:
+        serious = self.serious
         shown = "; ".join(map(str, serious[:_SHOWN]))
         more = f"; and {len(serious) - _SHOWN:,} more" if len(serious) > _SHOWN else ""
         return (
-            f"{len(serious):,} of {self.total:,} annotations cannot be used, over the limit of "
-            f"{show(MAX_BROKEN, 'share')}: {shown}{more}. Correct them; `vitrail doctor` lists them all"
+            f"{len(serious):,} of {self.total:,} annotations cannot be used{consequence}: {shown}{more}. Correct them; "
+            "`vitrail doctor` lists them all"
         )
 
 
