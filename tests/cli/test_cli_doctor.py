@@ -33,7 +33,7 @@ def test_faults_that_stop_training_are_an_error(tmp_path, capsys):
 def test_one_fault_of_hundreds_is_an_error_too_though_training_goes_on(tmp_path, capsys):
     data = voc(tmp_path / "data", 6)
     boxes = "".join(voc_object("cell", (x, y, x + 1, y + 1)) for x in range(1, 30) for y in range(1, 20))
-    voc_file(data / "Annotations" / "1.xml", "1.png", boxes + voc_object("cell", (3, 3, 3, 9)))
+    voc_file(data / "Annotations" / "1.xml", "1.png", boxes + voc_object("cell", (3, 3, 2, 9)))
     assert main(["doctor", str(data)]) != 0
     assert "no area" in " ".join(capsys.readouterr().err.split())
     assert find(data).findings.refusal() is None
