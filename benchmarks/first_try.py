@@ -38,6 +38,8 @@ SETTINGS = {  # the default first, and eight that it is held against
     "default": "",
     "probe-packaged": "--from packaged --set probe=linear",
     "probe-photos": f"{PHOTOS} --set probe=linear",
+    "probe-photos-256": f"{PHOTOS} --set probe=linear --image-size 256",
+    "probe-flips": f"{PHOTOS} --set probe=linear --set augment.flip=true",
     "lora-packaged": "--from packaged --lora 8",
     "tune-packaged": "--from packaged",
     "tune-photos": f"{PHOTOS} --set fit_head=true",

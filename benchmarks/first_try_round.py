@@ -35,7 +35,16 @@ SCRATCH: dict[str, dict[str, Any]] = {
     "scratch-conv": {"model": "vit32_conv"},
     "scratch-tiny": {"model": "vit_tiny_patch16", "image_size": 128},
 }
-ORDER = ("probe-photos", "probe-packaged", "tune-photos", "lora-packaged", "tune-packaged", "tune-late")
+ORDER = (
+    "probe-photos",
+    "probe-flips",
+    "probe-photos-256",
+    "probe-packaged",
+    "tune-photos",
+    "lora-packaged",
+    "tune-packaged",
+    "tune-late",
+)
 SHOTS = (10, 50)  # images of a class; all of them are measured in any case
 FEW_SETS = ("clothing", "clipart", "xrays", "solar", "textiles", "cells")
 FEW_SETTINGS = (

@@ -16,7 +16,7 @@ PACKAGES is a folder with what these commands leave there, unpacked by nobody (w
 
 Sets with a split of their own keep it; otherwise a quarter of each class is for testing. All draws are seeded.
 `--compact 800 500` also writes OUT.compact, to be carried to another machine: at most so many training and test images
-of each set, at most 160 pixels wide or high, as WebP, and at most 5 MB of a set.
+of each set, at most 160 pixels wide or high, as WebP, and at most 5 MB of a set; sets of up to 32 pixels as they are.
 """
 
 import argparse
@@ -42,6 +42,7 @@ from PIL import Image
 
 SEED, TEST_SHARE, LONGEST = 0, 0.25, 320  # longest side in pixels
 COMPACT_BYTES = 5_000_000  # of a set that is to be carried
+TINY = 32  # pixels: sets of such pictures are carried as they are
 
 
 class Sample(NamedTuple):
@@ -346,7 +347,8 @@ def shrink(folder: Path, out: Path, most: dict[str, int]) -> None:
     encoded, draw = dict[str, dict[Path, bytes]](), random.Random(SEED)
     for part, limit in most.items():
         paths = sorted((folder / part).glob("*/*"))
-        encoded[part] = {path: compact(path) for path in share_of(paths, limit / len(paths), draw)}
+        tiny = max(Image.open(paths[0]).size) <= TINY
+        encoded[part] = {path: compact(path) for path in share_of(paths, 1.0 if tiny else limit / len(paths), draw)}
     share = COMPACT_BYTES / sum(len(data) for files in encoded.values() for data in files.values())
     for part, files in encoded.items():
         for path in share_of(sorted(files), share, draw):
@@ -369,7 +371,7 @@ def share_of(paths: list[Path], share: float, draw: random.Random) -> list[Path]
 def compact(path: Path) -> bytes:
     """A picture of at most 160 pixels, as WebP."""
     image, file = Image.open(path), io.BytesIO()
-    small = max(image.size) <= 32
+    small = max(image.size) <= TINY
     image.thumbnail((160, 160), Image.Resampling.BICUBIC)
     image.save(file, "webp", lossless=small, quality=65)
     return file.getvalue()

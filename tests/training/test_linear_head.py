@@ -39,8 +39,9 @@ def task_on(width: int, config=None, target=FOUR, outputs: int = 4):
 def test_it_is_logistic_regression_with_the_penalty_that_folds_choose() -> None:
     (x, y), (new, _) = clouds(300, seed=0), clouds(100, seed=1)
     task = task_on(x.shape[1])
-    penalty = fit_head(task, Known(x, {"label": y}))
+    penalty, mirrored = fit_head(task, Known(x, {"label": y}))
     assert penalty in PENALTIES
+    assert not mirrored
     scaler = StandardScaler().fit(x.double().numpy())
     peer = LogisticRegression(C=1 / (penalty * 300), tol=1e-8, max_iter=2000)
     peer.fit(scaler.transform(x.double().numpy()), y.numpy())
@@ -69,6 +70,19 @@ def test_the_loss_is_that_of_the_task() -> None:
     fit_head(numbers, Known(x, {numbers.field: truth}))
     found = numbers.backbone.head(x) * numbers.std + numbers.mean
     assert (found - truth).abs().mean() < 0.2
+
+
+def test_mirrored_images_are_learned_from_where_folds_say_so() -> None:
+    """Two draws of the same clouds help as more images do; those with wrong labels do not."""
+    (x, y), (more, same) = clouds(60, seed=0), clouds(60, seed=1)
+    order = torch.cat([torch.where(same == label)[0] for label in range(4)])
+    rows = torch.cat([torch.where(y == label)[0] for label in range(4)])
+    count = min(len(rows), len(order))
+    known = Known(x[rows[:count]], {"label": y[rows[:count]]})
+    useful = Known(more[order[:count]], {"label": same[order[:count]]})
+    wrong = Known(more[order[:count]], {"label": (same[order[:count]] + 1) % 4})
+    assert fit_head(task_on(x.shape[1]), known, useful).mirrored
+    assert not fit_head(task_on(x.shape[1]), known, wrong).mirrored
 
 
 def test_an_unlike_image_gets_no_absurd_answer_from_a_feature_that_hardly_ever_differs() -> None:
@@ -109,6 +123,14 @@ def test_a_run_is_fitted_in_one_pass_and_used_like_any_other(tmp_path: Path, mon
     monkeypatch.setattr(linear_head, "make_feed", None)
     second = train(data, start=tmp_path / "weights", probe="linear", folder=tmp_path / "two", device="cpu", silent=True)
     assert second.metrics == run.metrics
+
+
+def test_a_run_reads_mirrored_images_where_the_recipe_flips(tmp_path: Path) -> None:
+    vitrail.save(tiny(num_classes=0), tmp_path / "weights")
+    options = {"start": tmp_path / "weights", "probe": "linear", "device": "cpu", "silent": True}
+    run = train(split(photos(60, size=16), val=12), folder=tmp_path / "run", augment={"flip": True}, **options)
+    assert len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 2
+    assert run.metrics["accuracy"] > 0.9
 
 
 def test_fine_tuning_starts_from_a_fitted_head(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Linear probing (Alain and Bengio 2016, arXiv:1610.01644): a head on frozen features, fitted at once.
 
 The features of all training images are computed once, without augmentation, and kept in the cache folder. The head
-minimises the loss of the task on them, plus a penalty of its squared weights, which folds of the images choose.
+minimises the loss of the task on them, plus a penalty of its squared weights, which folds of the images choose. With
+`augment.flip`, folds also choose whether mirrored images are learned from.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +53,17 @@ class Known(NamedTuple):
         return Known(self.features[rows], {name: values[rows] for name, values in self.targets.items()})
 
 
+class Fit(NamedTuple):
+    """What folds of the images chose."""
+
+    penalty: float
+    mirrored: bool
+
+    def __str__(self) -> str:
+        """Such as "with a penalty of 0.1, from mirrored images too"."""
+        return f"with a penalty of {self.penalty:g}" + (", from mirrored images too" if self.mirrored else "")
+
+
 def check_head(task: Task) -> nn.Linear:
     """The linear head of a task's model; Unsupported where it has none."""
     model, heads = task.backbone, task.config.num_outputs(task.schema)
@@ -66,9 +79,10 @@ def fit_probe(loop: Loop, images: ImageSet, prepare: Callable[[Tensor], Tensor])
     if loop.world.size > 1:
         raise ConfigError("a probe is fitted by one process; leave out torchrun")
     began, task, now = time.perf_counter(), loop.learner.task, loop.progress
-    known = read_features(task.backbone, images, prepare, device=loop.device)
+    read = partial(read_features, task.backbone, images, prepare, device=loop.device)
+    known, mirrored = read(), read(mirror=True) if loop.config.augment.flip else None
     seconds = time.perf_counter() - began
-    penalty = fit_head(task, known)
+    fitted = fit_head(task, known, mirrored)
     results = loop.evaluate()
     value = numbers(results)[task.best_metric]
     now.epoch, now.best, now.best_epoch, now.best_step = 1, value, 1, 0
@@ -76,22 +90,24 @@ def fit_probe(loop: Loop, images: ImageSet, prepare: Callable[[Tensor], Tensor])
     now.history.append({"epoch": 1, "step": 0, "lr": 0.0, "train": {}, "val": numbers(results), **speed})
     loop.logs.resume(now.history)
     loop.publish(results)
-    loop.logs.say(f"a linear head on {known.features.shape[1]} features was fitted, with a penalty of {penalty:g}")
+    loop.logs.say(f"a linear head on {known.features.shape[1]} features was fitted, {fitted}")
 
 
 @torch.no_grad()
 def read_features(
-    model: Backbone, images: ImageSet, prepare: Callable[[Tensor], Tensor], *, device: torch.device
-) -> Known:
-    """What the head of a model reads of all images; from the cache where it was computed before."""
-    file = cache_folder() / "features" / f"{_fingerprint(model, images)}.safetensors"
+    model: Backbone, images: ImageSet, prepare: Callable[[Tensor], Tensor], *, device: torch.device,
+    mirror: bool = False,
+) -> Known:  # fmt: skip
+    """What the head of a model reads of all images, or of their mirror images; from the cache where it is there."""
+    file = cache_folder() / "features" / f"{_fingerprint(model, images, mirror=mirror)}.safetensors"
     if (stored := _cached(file)) is not None:
         return stored
     model = fuse(deepcopy(model).eval())
     feed = make_feed(images, batch_size=_BATCH.get(device.type, 64), seed=0, shuffle=False, device=device)
     vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
     for batch in feed.epoch(0):
-        inputs = prepare(batch.images).contiguous(memory_format=torch.channels_last)
+        inputs = prepare(batch.images)
+        inputs = (inputs.flip(-1) if mirror else inputs).contiguous(memory_format=torch.channels_last)
         vectors.append(model.pooled(model.features(inputs)).float().cpu())
         for name, values in batch.targets.items():
             targets.setdefault(name, []).append(values.cpu())
@@ -104,10 +120,10 @@ def read_features(
     return known
 
 
-def _fingerprint(model: Backbone, images: ImageSet) -> str:
+def _fingerprint(model: Backbone, images: ImageSet, *, mirror: bool) -> str:
     """Tells the features of one model and set of images from others."""
     weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("head.")}
-    about = f"{model.config!r}|{model.preprocess!r}|{images.checksum()}"
+    about = f"{model.config!r}|{model.preprocess!r}|{images.checksum()}{'|mirror' if mirror else ''}"
     return digest(about, weights)[:32]
 
 
@@ -122,28 +138,44 @@ def _cached(file: Path) -> Known | None:
     return Known(tensors["features"], fields)
 
 
-def fit_head(task: Task, known: Known) -> float:
-    """Fits the head of a task's model to features M D and targets; returns the penalty that folds chose."""
+def fit_head(task: Task, known: Known, mirrored: Known | None = None) -> Fit:
+    """Fits the head of a task's model to features M D and targets, and to those of mirrored images if that is better.
+
+    Images and their mirror images are in one fold; folds are judged by images as they are.
+    """
     head = check_head(task)
-    known = known.to(head.weight.device)
-    features = known.features
-    mean, scale = features.mean(dim=0), features.std(dim=0, correction=0)
-    varied = scale > 1e-6 * (1 + mean.abs())
-    usual = scale[varied].median() if varied.any() else 0.0
-    scale = torch.where(varied, scale.clamp_min(_RARE * usual), torch.inf)  # constant features get no weight
-    known = known._replace(features=(features - mean) / scale)
-    fold = (torch.randperm(len(features), generator=torch.Generator().manual_seed(0)) % _FOLDS).to(features.device)
-    scores = torch.zeros(len(PENALTIES))
-    for number in range(_FOLDS if len(features) >= 2 * _FOLDS else 0):
-        fit, held = known.some(fold != number), known.some(fold == number)
-        for index, fitted in enumerate(_path(task, fit, head.out_features)):
-            scores[index] += _loss(task, fitted, held).item() * len(held.features)
-    best = int(scores.argmin())
-    *_, (weight, bias) = _path(task, known, head.out_features, PENALTIES[: best + 1])
+    parts = [part.to(head.weight.device) for part in (known, mirrored) if part is not None]
+    mean, scale = _spread(parts[0].features)
+    parts = [part._replace(features=(part.features - mean) / scale) for part in parts]
+    fold = torch.randperm(len(known.features), generator=torch.Generator().manual_seed(0)) % _FOLDS
+    fold = fold.to(head.weight.device)
+    scores = torch.zeros(len(parts), len(PENALTIES))
+    for number in range(_FOLDS if len(fold) >= 2 * _FOLDS else 0):
+        held = parts[0].some(fold == number)
+        for way in range(len(parts)):
+            fit = _joined([part.some(fold != number) for part in parts[: way + 1]])
+            for index, fitted in enumerate(_path(task, fit, head.out_features)):
+                scores[way, index] += _loss(task, fitted, held).item() * len(held.features)
+    way, best = divmod(int(scores.argmin()), len(PENALTIES))
+    *_, (weight, bias) = _path(task, _joined(parts[: way + 1]), head.out_features, PENALTIES[: best + 1])
     with torch.no_grad():
         head.weight.copy_(weight / scale)
         head.bias.copy_(bias - (weight / scale) @ mean)
-    return PENALTIES[best]
+    return Fit(PENALTIES[best], way > 0)
+
+
+def _spread(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and deviations of features M D, as they are standardised by: D."""
+    mean, scale = features.mean(dim=0), features.std(dim=0, correction=0)
+    varied = scale > 1e-6 * (1 + mean.abs())
+    usual = scale[varied].median() if varied.any() else 0.0
+    return mean, torch.where(varied, scale.clamp_min(_RARE * usual), torch.inf)  # constant features get no weight
+
+
+def _joined(parts: Sequence[Known]) -> Known:
+    """All rows of several sets of features."""
+    targets = {name: torch.cat([part.targets[name] for part in parts]) for name in parts[0].targets}
+    return Known(torch.cat([part.features for part in parts]), targets)
 
 
 def _path(
