@@ -103,3 +103,11 @@ def test_text_drawing_and_audit(tmp_path):
 def test_an_empty_class_is_advice(tmp_path):
     target, values, _ = read(tmp_path, np.uint8([[0, 1]]), np.uint8([[0, 0]]))
     assert any("'class 1'" in advice for advice in target.audit({"train": values, "val": values[1:]}).advice)
+
+
+def test_a_table_finds_the_names_beside_the_folder_of_masks(tmp_path):
+    (tmp_path / "data" / "masks").mkdir(parents=True)
+    (tmp_path / "data" / "classes.txt").write_text("sky\nroad\n")
+    save(tmp_path / "data" / "masks" / "0.png", np.uint8([[0, 1], [1, 0]]))
+    target, _, _ = MaskTarget.read([Column(tmp_path / "t.csv", "mask", ["data/masks/0.png"], range(2, 3))])
+    assert target.classes == ("sky", "road")

@@ -57,7 +57,9 @@ class MaskTarget(Target, kind="mask"):
         for row, path in enumerate(paths):
             if path is not None and (error := next(known).error):
                 raise column.error(row, error)
-        names = next((names for names, _ in named_classes([column.path.parent, *_folders(paths)])), None)
+        folders = list(_folders(paths))
+        near = [column.path.parent, *folders, *(folder.parent for folder in folders)]
+        names = next((names for names, _ in named_classes(near)), None)
         classes, table = mask_classes({value for one in facts for value in one.values}, names)
         values = references(paths, [table] * len(paths))
         return Read(cls(classes=classes), values, (f"masks of {len(classes)} classes",))

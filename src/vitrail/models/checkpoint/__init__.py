@@ -80,8 +80,8 @@ def load(
     if num_classes is not None and num_classes != found.config.num_classes:
         backbone.reset_head(num_classes)
         if found.config.num_classes:  # pre-training leaves none that could be missed
-            message = f"the head for {found.config.num_classes} classes was replaced by a fresh one for {num_classes}"
-            warnings.warn(message, HeadNotice, stacklevel=2)
+            became = f"replaced by a fresh one for {num_classes}" if num_classes else "left out"
+            warnings.warn(f"the head for {found.config.num_classes} classes was {became}", HeadNotice, stacklevel=2)
     return backbone.to(dtype).eval()
 
 
