@@ -17,8 +17,7 @@ from vitrail.layers.patch import Grid
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
 LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than GELU
 WIDTHS = (16, 32, 64)  # sizes of a head
-# Sizes of a head that samples points. Written for 8, 16, 32 and 64; none is used until it has been run on a GPU.
-SAMPLED_WIDTHS: tuple[int, ...] = ()
+SAMPLED_WIDTHS: tuple[int, ...] = (8, 32, 64)  # sizes of a head that samples points: those that were checked on a GPU
 # Whether kernels that apply dropout are used: not until they have been run on a GPU.
 DROPOUT = False
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass

@@ -27,7 +27,7 @@ class Tuning(NamedTuple):
     warps: int
 
 
-FORWARD, BACKWARD = Tuning(1024, 4), Tuning(1024, 4)
+FORWARD, BACKWARD = Tuning(512, 2), Tuning(512, 2)
 
 
 @jit()

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.errors import InputError, Unsupported
+from vitrail.layers.bilinear import resized
 from vitrail.layers.boxes import precise
 from vitrail.models.checkpoint.headed.processor import Processing
 from vitrail.models.heads.eomt import Eomt
-from vitrail.models.heads.segmenter import resized
 from vitrail.tasks.depth.depth_estimation import Depth
 from vitrail.tasks.detect.detection import Detect
 from vitrail.tasks.segment.segmentation import Segment

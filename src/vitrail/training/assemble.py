@@ -188,9 +188,7 @@ def assemble(
         ema=None if config.ema is None else Average(task, config.ema),
     )
     reason = unrecordable(task, device, world, config.accumulate, precision)
-    if config.compile == "cudagraphs" and reason is not None:
-        logs.say(f"compile=cudagraphs is not used: {reason}")
-    step = _kind_of_step(config, recordable=reason is None)(
+    step = _kind_of_step(config, reason, logs)(
         learner=learner,
         loss=loss,
         treat=Treatment(plan, packs.train, device),
@@ -223,10 +221,12 @@ def assemble(
     )
 
 
-def _kind_of_step(config: TrainConfig, *, recordable: bool) -> Callable[..., Step]:
-    """How steps are made: recorded as one CUDA graph where the config asks for it, or launched."""
-    if recordable and (compiles(config.compile) or config.compile == "cudagraphs"):
+def _kind_of_step(config: TrainConfig, unrecordable: str | None, logs: Logs) -> Callable[..., Step]:
+    """How steps are made: recorded as one CUDA graph where the config asks for it and nothing prevents it."""
+    if unrecordable is None and (compiles(config.compile) or config.compile == "cudagraphs"):
         return partial(RecordedStep, fuse=compiles(config.compile))
+    if config.compile == "cudagraphs":
+        logs.say(f"compile=cudagraphs is not used: {unrecordable}")
     return Step
 
 

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import Count, Rate
+from vitrail.layers.bilinear import resized
 from vitrail.layers.conv import ConvNorm
 from vitrail.layers.stage import to_map, to_tokens
 from vitrail.models.backbone import Backbone, Features
-from vitrail.models.heads.segmenter import Segmenter, SegmenterConfig, resized
+from vitrail.models.heads.segmenter import Segmenter, SegmenterConfig
 
 
 @dataclass(frozen=True, kw_only=True)

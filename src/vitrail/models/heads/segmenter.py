@@ -1,14 +1,13 @@
 """The contract of every segmenter, and the plain ones: linear, SETR."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Choice, Count, Rate
+from vitrail.layers.bilinear import resized
 from vitrail.layers.conv import ConvNorm
 from vitrail.models.backbone import Backbone, Features
 
@@ -31,11 +30,6 @@ class Segmenter(nn.Module, ABC):
     @abstractmethod
     def forward(self, features: Features) -> Tensor:
         """B K h w."""
-
-
-def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """Bilinear, the edges of both maps in the same place: B D h w -> B D *size."""
-    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.depth_target import DepthTarget
 from vitrail.errors import BrokenImage
+from vitrail.layers.bilinear import resized
 from vitrail.layers.boxes import precise
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads import DepthHead, DepthHeadConfig, DptConfig
-from vitrail.models.heads.segmenter import resized
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 from vitrail.tasks.dense import DenseConfig

@@ -48,6 +48,5 @@ def lovasz(logits: Tensor, mask: Tensor) -> Tensor:
 
 def _shares(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities and truth B K H W, and which pixels count, B 1 H W."""
-    known = mask != IGNORE
-    hot = F.one_hot(mask.masked_fill(~known, 0), logits.shape[1]).movedim(3, 1) * known[:, None]
-    return logits.softmax(dim=1), hot.to(logits.dtype), known[:, None]
+    classes = torch.arange(logits.shape[1], device=mask.device)[:, None, None]  # K 1 1
+    return logits.softmax(dim=1), (mask[:, None] == classes).to(logits.dtype), (mask != IGNORE)[:, None]

@@ -14,12 +14,13 @@ from vitrail.config import NotNegative, Range, Rate
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
 from vitrail.data.targets.mask_target import IGNORE, MaskTarget
+from vitrail.layers.bilinear import resized
 from vitrail.layers.boxes import inverse_sigmoid, precise
 from vitrail.layers.conv import ConvNorm
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads.eomt import Eomt, EomtConfig
 from vitrail.models.heads.segformer import SegFormerConfig
-from vitrail.models.heads.segmenter import Segmenter, SegmenterConfig, resized
+from vitrail.models.heads.segmenter import Segmenter, SegmenterConfig
 from vitrail.report import Section
 from vitrail.tasks.answer import NO_EXAMPLES, Answer, Examples
 from vitrail.tasks.dense import DenseConfig

@@ -1,0 +1,36 @@
+"""Maps resized by bilinear interpolation, in a form whose gradient is fast in 16 bits on a GPU."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Bilinear, the edges of both maps in the same place: B D h w -> B D *size.
+
+    The gradient of torch's operator adds numbers of 16 bits one by one; two matrix products do not. They are rounded in
+    between, so that results may differ in the last of the 8 bits of bfloat16.
+    """
+    height, width = size
+    if maps.is_cuda and maps.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling():
+        return by_products(maps, (height, width))
+    return F.interpolate(maps, size=(height, width), mode="bilinear", align_corners=False)
+
+
+def by_products(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """The same as one matrix for the rows and one for the columns; the result is in the memory layout channels_last."""
+    count, dim, height, width = maps.shape
+    rows, columns = axis(height, size[0], like=maps), axis(width, size[1], like=maps)  # H h and W w
+    tall = rows @ maps.permute(0, 2, 3, 1).reshape(count, height, width * dim)  # B H wD
+    wide = columns @ tall.view(count * size[0], width, dim)  # BH W D
+    return wide.view(count, *size, dim).permute(0, 3, 1, 2)  # B D H W
+
+
+def axis(size_in: int, size_out: int, *, like: Tensor) -> Tensor:
+    """What each pixel of an axis gives to each pixel of the resized one: out in."""
+    centres = (torch.arange(size_out, device=like.device) + 0.5) * (size_in / size_out) - 0.5
+    centres = centres.clamp(0, size_in - 1)  # beyond the edge: the pixel at the edge
+    pixels = torch.arange(size_in, device=like.device)
+    return (1 - (centres[:, None] - pixels).abs()).clamp(min=0).to(like.dtype)
