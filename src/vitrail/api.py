@@ -94,7 +94,8 @@ def advise(
     """
     from vitrail.advice.choose import Limits  # noqa: PLC0415
     from vitrail.advice.consult import Table, consult  # noqa: PLC0415
-    from vitrail.training.first_try import SETTINGS, default_on, measured  # noqa: PLC0415
+    from vitrail.training.first_dense import default_on  # noqa: PLC0415
+    from vitrail.training.first_try import SETTINGS, measured  # noqa: PLC0415
 
     limits = Limits(latency=latency, memory=memory, minutes=minutes)
     table = Table(cells=measured(), settings=SETTINGS, default=default_on)

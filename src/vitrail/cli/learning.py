@@ -203,6 +203,7 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
+    from vitrail.training.first_dense import first_dense_on  # noqa: PLC0415
     from vitrail.training.first_model import default_model  # noqa: PLC0415
     from vitrail.training.first_try import first_try_on  # noqa: PLC0415
 
@@ -219,7 +220,8 @@ def doctor(options: argparse.Namespace) -> None:
     numbers = replace(cost.numbers, images_per_second=speed)
     with busy(f"examining {options.data}"):
         report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
-        first = first_try_on(options.data, **chosen) if options.model is None and options.image_size is None else None
+        left_open = options.model is None and options.image_size is None
+        first = (first_dense_on(options.data, **chosen) or first_try_on(options.data, **chosen)) if left_open else None
     if first is not None:  # not the model that the cost above is of
         report = replace(report, sections=(*report.sections, Text("What train does with nothing named", first.note)))
     show_report(report, options)

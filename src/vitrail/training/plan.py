@@ -30,6 +30,7 @@ from vitrail.runs.trained import open_model
 from vitrail.strict_json import from_json, to_json
 from vitrail.tasks.task import Task, TaskConfig
 from vitrail.training.config import FREE, TrainConfig, change
+from vitrail.training.first_dense import first_dense, over
 from vitrail.training.first_model import FOR_SMALL, SMALL, Sampled, fresh_model, sample
 from vitrail.training.first_try import first_try_for
 from vitrail.training.freeze import freeze_until, trainable
@@ -184,8 +185,9 @@ def make_plan(
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
     chosen_start = _chosen_start(splits, seen, changes, spec, start) if left_open or start == AUTO else None
     if chosen_start is not None:
-        start, changes = chosen_start.start, {**chosen_start.changes, **changes}
+        start, changes = chosen_start.start, over(chosen_start.changes, changes)
         config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
+        spec = spec._replace(defaults={**spec.defaults, **chosen_start.task})
     chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
     chosen, decided = chosen.decided(schema, splits.train.targets)
@@ -222,6 +224,8 @@ def _chosen_start(
     task, _ = choose_task(spec, splits, has_teacher=False)
     if start == AUTO:
         return public_start(splits.train, seen, changes, task)
+    if (dense := first_dense(splits.train, seen, changes, task)) is not None:
+        return PublicStart(dense.start, dense.changes, dense.note, dense.task)
     first = first_try_for(splits.train, seen, changes, task)
     return None if first is None else PublicStart(first.setting.start, first.setting.changes, first.note)
 

@@ -19,11 +19,12 @@ _OWN_WAY = {"freeze_until", "lora", "options", "probe", "fit_head"}
 
 
 class PublicStart(NamedTuple):
-    """Weights to start from, changes to the recipe, and a note on the choice."""
+    """Weights to start from, changes to the recipe, a note on the choice, and options of the task."""
 
     start: str
     changes: Mapping[str, Any]
     note: str
+    task: Mapping[str, Any] = {}
 
 
 def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> PublicStart:
