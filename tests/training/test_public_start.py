@@ -72,6 +72,8 @@ def test_small_images_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public, "locate", lambda _: pytest.fail("the hub was asked"))
     plan = make_plan(split(photos(24)), start="auto")
     assert (plan.start, plan.config.probe) == (PACKAGED, "linear")
+    named = make_plan(split(photos(24, size=32)), start=PACKAGED, changes={"probe": "linear"})
+    assert plan.task == named.task  # nothing of the recipe of fine-tuning, such as label smoothing
     assert any("licence of the weights: Apache-2.0" in note for note in plan.notes)
 
 

@@ -178,7 +178,8 @@ def make_plan(
     named, base = "model" in {**given, **changes}, _of_recipe(recipe, given)
     borrowed = start is None and not named and changes_weights(change(base, changes))
     start = PACKAGED if borrowed else start
-    config, spec = _tuned(changes, spec) if recipe is None and start is not None else (change(base, changes), spec)
+    tuned = recipe is None and start not in (None, AUTO)  # what auto begins with is not known yet
+    config, spec = _tuned(changes, spec) if tuned else (change(base, changes), spec)
     check_weights(config, start)
     like = Wanted(split_names(label), group=group, fold=fold)
     splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
