@@ -15,6 +15,7 @@ import vitrail
 from vitrail.data.targets import ClassTarget, LabelsTarget, NumbersTarget
 from vitrail.errors import ConfigError, HeadNotice, Unsupported
 from vitrail.models.registry import create
+from vitrail.packaged import PHOTOS
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.regress import RegressConfig
 from vitrail.training import linear_head
@@ -156,3 +157,7 @@ def test_what_cannot_be_probed_is_refused(tmp_path: Path) -> None:
         fit_head(ClassifyConfig().build(model, {"label": target}), Known(torch.randn(8, 32), {}))
     with pytest.raises(ConfigError, match="probe"):
         train(split(photos(40)), probe="tree", folder=tmp_path / "run", silent=True)
+    with pytest.raises(ConfigError, match="class_weights"):
+        train(
+            split(photos(40)), start=PHOTOS, probe="linear", sampling="balanced", folder=tmp_path / "run", silent=True
+        )

@@ -16,11 +16,14 @@ from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.mae import MAEConfig
+from vitrail.training import first_try
 from vitrail.training import public_start as public
 from vitrail.training.first_model import Sampled
+from vitrail.training.first_try import Cell, Measured
 from vitrail.training.plan import make_plan
 from vitrail.training.public_start import RECOMMENDED, public_start
 
+CELLS = (Cell("roads", 30, 4, 32, grey=False, results={"probe-photos": Measured(0.9, 0.9, 10)}),)
 LARGE = Sampled(200, 300, grey=False)
 SCRIPT = """
 import json, sys, warnings
@@ -72,8 +75,10 @@ def test_small_images_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public, "locate", lambda _: pytest.fail("the hub was asked"))
     plan = make_plan(split(photos(24)), start="auto")
     assert (plan.start, plan.config.probe) == (PACKAGED, "linear")
-    named = make_plan(split(photos(24, size=32)), start=PACKAGED, changes={"probe": "linear"})
+    named = make_plan(split(photos(24)), start=PACKAGED, changes={"probe": "linear"})
     assert plan.task == named.task  # nothing of the recipe of fine-tuning, such as label smoothing
+    monkeypatch.setattr(first_try, "measured", lambda: CELLS)
+    assert make_plan(split(photos(24)), start="auto").start == make_plan(split(photos(24))).start == PHOTOS
     assert any("licence of the weights: Apache-2.0" in note for note in plan.notes)
 
 

@@ -243,7 +243,12 @@ def _started(
 
 
 def _check_sampling(config: TrainConfig) -> None:
-    """Refuses to correct for the frequency of classes twice."""
+    """Refuses to correct for the frequency of classes twice, or by a sampling that a linear head does not have."""
+    if config.sampling == "balanced" and config.probe is not None:
+        raise ConfigError(
+            "sampling=balanced does not fit probe=linear, which learns from each image once; weight classes instead "
+            "(task.class_weights=inverse or task.loss=logit_adjusted)"
+        )
     if config.sampling == "balanced" and config.task is not None and config.task.reweights:
         raise ConfigError(
             "sampling=balanced and the loss (task.class_weights, task.loss) both correct for the frequency of classes; "

@@ -10,7 +10,7 @@ from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.task import TaskConfig
 from vitrail.training.first_model import SMALL, Sampled
-from vitrail.training.first_try import OF_TRAINING
+from vitrail.training.first_try import OF_TRAINING, first_try_for
 
 AUTO = "auto"  # a folder of that name is ./auto
 RECOMMENDED = "hf-hub:facebook/dinov2-small"  # ViT-S/14, 22 M parameters, self-supervised on 142 M photographs
@@ -28,14 +28,26 @@ class PublicStart(NamedTuple):
 
 
 def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> PublicStart:
-    """The weights for images like these; with them a linear head, unless the caller says how to train."""
+    """The weights for images like these; with them a linear head, unless the caller says how to train.
+
+    Where public ones are not needed or not there, what a run without --from would begin with.
+    """
+    small = 0 < max(seen.height, seen.width) <= SMALL
     fitted = task.num_outputs(data.schema) > 0 and not (OF_TRAINING | _OWN_WAY) & changes.keys()
     head = {"probe": "linear"} if fitted else {}
-    if 0 < max(seen.height, seen.width) <= SMALL:
-        return PublicStart(PACKAGED, head, f"--from auto: images of up to {SMALL} pixels start from {PACKAGED}")
+    if (why := f"images of up to {SMALL} pixels need no public weights" if small else _missing()) is None:
+        size = {} if "image_size" in changes else {"image_size": _SIZE}
+        return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
+    if (first := first_try_for(data, seen, changes, task)) is not None:
+        return PublicStart(first.setting.start, first.setting.changes, f"--from auto: {why}; {first.note}")
+    start = PACKAGED if small else PHOTOS
+    return PublicStart(start, head, f"--from auto: {why}; starts from {start}")
+
+
+def _missing() -> str | None:
+    """Why the public weights are not there; None where they are."""
     try:
         locate(RECOMMENDED)
     except CheckpointError as error:
-        return PublicStart(PHOTOS, head, f"--from auto: {error}; starts from {PHOTOS} instead")
-    size = {} if "image_size" in changes else {"image_size": _SIZE}
-    return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
+        return str(error)
+    return None
