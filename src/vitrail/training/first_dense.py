@@ -118,7 +118,7 @@ def _size(seen: Sampled) -> tuple[int, int]:
     """The size of the images, or a smaller one of the same shape, in whole steps."""
     longest = _LONGEST.get(_device_kind(), _LONGEST_ELSEWHERE)
     share = min(1.0, longest / max(seen.height, seen.width))
-    height, width = (max(2, math.ceil(side * share / _STEP)) * _STEP for side in (seen.height, seen.width))
+    height, width = (max(2, int(side * share / _STEP + 0.5)) * _STEP for side in (seen.height, seen.width))
     return height, width
 
 

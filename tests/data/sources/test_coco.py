@@ -27,7 +27,8 @@ def test_splits_and_categories(tmp_path):
     assert splits.train.schema["boxes"].classes == ("cell", "disc")  # by id
     assert (len(splits.train), len(splits.val)) == (4, 4)
     assert splits.train.targets["boxes"][0, 0, BOX].tolist() == [2, 3, 12, 15]
-    assert "COCO JSON; detection: 2 classes, 8 boxes in 8 images" in splits.notes[0]
+    assert "COCO JSON (annotations/instances_train2017.json" in splits.notes[0]
+    assert "detection: 2 classes, 8 boxes in 8 images" in splits.notes[0]
     assert splits.val.where(0).endswith("val2017/val0.png")
 
 

@@ -13,7 +13,8 @@ def test_lists_are_the_splits_and_the_note_says_what_was_recognised(tmp_path):
     splits = open_data(voc(tmp_path, 6))
     assert [len(part) for part in (splits.train, splits.val, splits.test)] == [4, 1, 1]
     assert splits.train.schema["boxes"].classes == ("cell", "disc")
-    assert "Pascal VOC; detection: 2 classes, 9 boxes in 6 images (train 4, val 1, test 1)" in splits.notes[0]
+    assert "Pascal VOC (6 XML files" in splits.notes[0]
+    assert "detection: 2 classes, 9 boxes in 6 images (train 4, val 1, test 1)" in splits.notes[0]
     assert splits.train.where(0).endswith("0.png")
 
 

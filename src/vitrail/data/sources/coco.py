@@ -12,7 +12,7 @@ from vitrail.data.dataset import Found
 from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, relative
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan
 from vitrail.data.targets.boxes_target import Box
-from vitrail.errors import DataError
+from vitrail.errors import DataError, listed
 from vitrail.files import is_file, open_regular, read_text
 
 LIMIT = 1 << 30  # bytes of a file; the boxes of COCO's training images take 450 MB
@@ -76,7 +76,8 @@ def read_coco(root: Path, files: Mapping[str, Path]) -> Found:
             raise DataError(f"{split.path} has other categories than {first.path}; all splits need the same")
     parts = {name: list(_annotated(root, split, collector)) for name, split in splits.items()}
     classes = list(first.categories.values())
-    return boxes_found(root, parts, collector, classes=classes, format_name="COCO JSON")
+    name = f"COCO JSON ({listed([relative(path, root) for path in files.values()], 3)})"
+    return boxes_found(root, parts, collector, classes=classes, format_name=name)
 
 
 def _read(path: Path) -> _Split:

@@ -42,7 +42,8 @@ def read_voc(root: Path, scanned: Scan | None = None) -> Found:
     """The splits of a folder of images and XML files."""
     scanned, collector = scanned or scan(root), Collector()
     images = by_stem(scanned.images)
-    records = list(_records(root, _xml_files(scanned), images, collector))
+    files = _xml_files(scanned)
+    records = list(_records(root, files, images, collector))
     first = _first_pixel(record.annotation for record in records)
     found = {
         record.file: Annotated(record.image, _boxes(root / record.file, record.annotation, first, collector))
@@ -53,7 +54,8 @@ def read_voc(root: Path, scanned: Scan | None = None) -> Found:
             collector.add(root / path, "", _UNUSED, "it has no annotation file", serious=False)
     remark = f"Coordinates count pixels from {first}" + (", as in the original." if first else ", as some are 0.")
     parts = _splits(root, found, images, collector)
-    return boxes_found(root, parts, collector, classes=None, format_name="Pascal VOC", remarks=[remark])
+    name = f"Pascal VOC ({len(files):,} XML files with <{_ROOT}>)"
+    return boxes_found(root, parts, collector, classes=None, format_name=name, remarks=[remark])
 
 
 def _xml_files(scanned: Scan) -> list[str]:
