@@ -40,9 +40,10 @@ def task_on(width: int, config=None, target=FOUR, outputs: int = 4):
 def test_it_is_logistic_regression_with_the_penalty_that_folds_choose() -> None:
     (x, y), (new, _) = clouds(300, seed=0), clouds(100, seed=1)
     task = task_on(x.shape[1])
-    penalty, mirrored = fit_head(task, Known(x, {"label": y}))
+    penalty, mirrored, loss = fit_head(task, Known(x, {"label": y}))
     assert penalty in PENALTIES
     assert not mirrored
+    assert 0 < loss < 1
     scaler = StandardScaler().fit(x.double().numpy())
     peer = LogisticRegression(C=1 / (penalty * 300), tol=1e-8, max_iter=2000)
     peer.fit(scaler.transform(x.double().numpy()), y.numpy())

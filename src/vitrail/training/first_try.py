@@ -22,7 +22,7 @@ from vitrail.hardware import device
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.task import TaskConfig, infer
-from vitrail.training.first_model import Sampled, default_model, sample
+from vitrail.training.first_model import SMALL, Sampled, default_model, sample
 
 _NEAR = 4  # measured sets that the expected accuracy is taken from
 _PATIENCE = 15 * 60  # seconds that the first try may take on two cores of a CPU
@@ -32,6 +32,7 @@ OF_TRAINING = {
     "accumulate", "augment", "early_stop", "ema", "epochs", "eval_every", "mix", "optimiser", "sampling", "save_steps",
     "schedule",
 }  # fmt: skip
+_OWN_SIZE = 160  # pixels: the size that a packaged network of photographs was measured at
 _LEAST, _MOST = 16, 256  # pixels: images outside of this are like those at its ends
 
 
@@ -41,10 +42,13 @@ class Setting(NamedTuple):
     start: str
     changes: Mapping[str, Any]
     about: str
+    sizes: tuple[int, ...] = ()  # of images above 64 pixels: folds choose between these and the network's own
 
 
 SETTINGS = {
-    "probe-photos": Setting(PHOTOS, {"probe": "linear"}, "a linear head on the features of a packaged network"),
+    "probe-photos": Setting(
+        PHOTOS, {"probe": "linear"}, "a linear head on the features of a packaged network", sizes=(256,)
+    ),
     "probe-photos-256": Setting(
         PHOTOS,
         {"probe": "linear", "image_size": (256, 256)},
@@ -96,11 +100,12 @@ class Cell:
 
 
 class FirstTry(NamedTuple):
-    """The name of a setting, what it does, and a sentence about it."""
+    """The name of a setting, what it does, a sentence about it, and image sizes to choose from besides."""
 
     name: str
     setting: Setting
     note: str
+    sizes: tuple[int, ...] = ()
 
 
 # Numbers, several labels and other tasks with a linear head; docs/first-try.md has what was measured.
@@ -137,12 +142,15 @@ def first_try(
     near = [cell for cell in cells if best in cell.results][:_NEAR]
     shares = [cell.results[best].test for cell in near]
     setting, seconds = SETTINGS[best], _seconds(best, here, near)
+    longer = seconds * (1 + sum((size / _OWN_SIZE) ** 2 for size in setting.sizes))
+    sizes = setting.sizes if here.pixels > SMALL and not (on_cpu and longer > _PATIENCE) else ()
+    seconds = longer if sizes else seconds
     note = (
         f"no model was named: {setting.about}, which did best on measured sets like this one (test accuracy "
         f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % on {len(near)} of them; about {_minutes(seconds)} on "
         "two cores of a CPU). docs/first-try.md says how else; --model and --from override it"
     )
-    return FirstTry(best, setting, note)
+    return FirstTry(best, setting, note, sizes)
 
 
 def first_try_for(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> FirstTry | None:

@@ -58,6 +58,7 @@ class Fit(NamedTuple):
 
     penalty: float
     mirrored: bool
+    loss: float  # the mean over images that the head was not fitted to; 0 where there are too few images for folds
 
     def __str__(self) -> str:
         """Such as "with a penalty of 0.1, from mirrored images too"."""
@@ -161,7 +162,7 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None) -> Fit:
     with torch.no_grad():
         head.weight.copy_(weight / scale)
         head.bias.copy_(bias - (weight / scale) @ mean)
-    return Fit(PENALTIES[best], way > 0)
+    return Fit(PENALTIES[best], way > 0, scores.min().item() / len(fold))
 
 
 def _spread(features: Tensor) -> tuple[Tensor, Tensor]:

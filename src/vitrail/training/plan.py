@@ -71,6 +71,7 @@ class Plan:
     start: str | None = None  # the weights that a fresh task begins with
     teacher: Teacher | None = None
     notes: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()  # other image sizes of a linear head: folds of the training images choose
     weights: Backbone | None = field(default=None, repr=False)  # those of `start`, read once
 
     @property
@@ -215,7 +216,7 @@ def make_plan(
         weights=None if start is None else backbone,
     )
     notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
-    return replace(plan, notes=tuple(notes))
+    return replace(plan, notes=tuple(notes), sizes=() if chosen_start is None else chosen_start.sizes)
 
 
 def _chosen_start(
@@ -227,8 +228,9 @@ def _chosen_start(
         return public_start(splits.train, seen, changes, task)
     if (dense := first_dense(splits.train, seen, changes, task)) is not None:
         return PublicStart(dense.start, dense.changes, dense.note, dense.task)
-    first = first_try_for(splits.train, seen, changes, task)
-    return None if first is None else PublicStart(first.setting.start, first.setting.changes, first.note)
+    if (first := first_try_for(splits.train, seen, changes, task)) is None:
+        return None
+    return PublicStart(first.setting.start, first.setting.changes, first.note, sizes=first.sizes)
 
 
 def _started(

@@ -19,12 +19,13 @@ _OWN_WAY = {"freeze_until", "lora", "options", "probe", "fit_head"}
 
 
 class PublicStart(NamedTuple):
-    """Weights to start from, changes to the recipe, a note on the choice, and options of the task."""
+    """Weights to start from, changes to the recipe, a note on the choice, options of the task, and other sizes."""
 
     start: str
     changes: Mapping[str, Any]
     note: str
     task: Mapping[str, Any] = {}
+    sizes: tuple[int, ...] = ()
 
 
 def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> PublicStart:
@@ -39,7 +40,8 @@ def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task:
         size = {} if "image_size" in changes else {"image_size": _SIZE}
         return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
     if (first := first_try_for(data, seen, changes, task)) is not None:
-        return PublicStart(first.setting.start, first.setting.changes, f"--from auto: {why}; {first.note}")
+        note = f"--from auto: {why}; {first.note}"
+        return PublicStart(first.setting.start, first.setting.changes, note, sizes=first.sizes)
     start = PACKAGED if small else PHOTOS
     return PublicStart(start, head, f"--from auto: {why}; starts from {start}")
 

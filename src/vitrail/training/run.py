@@ -48,14 +48,12 @@ from vitrail.training.logs import Logs, Sink
 from vitrail.training.loop import Loop
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
+from vitrail.training.probe_size import choose_size
 from vitrail.training.step import own_stream
 from vitrail.training.task_choice import RENAMED, TASKS_KEY, TaskChoice
 from vitrail.training.writable import write_barrier
 
-_NOTHING_TO_SHARD = (
-    "--shard fsdp is ignored: FSDP needs more than one process; start them with torchrun --nproc-per-node N -m vitrail "
-    "train ..."
-)
+_NOTHING_TO_SHARD = "--shard fsdp is ignored with one process; start more: torchrun --nproc-per-node N -m vitrail train"
 RUNS = Path("runs")  # where a run goes whose folder was not named
 # What options of the command line are called here, where it is not their own name.
 _IN_PYTHON = {
@@ -188,6 +186,8 @@ def train(
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
+            sized = continues or fold is not None  # models of folds have one size
+            plan = plan if sized else choose_size(plan, world=world, device=where, logs=logs)
             return train_plan(
                 plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues
             )

@@ -1,0 +1,48 @@
+"""The image size of a linear head where nothing was named: folds of the training images choose."""
+
+from dataclasses import replace
+
+import torch
+
+from vitrail.models.checkpoint.vitrail import describe_model
+from vitrail.training.assemble import prepare_data
+from vitrail.training.config import change
+from vitrail.training.distributed import World
+from vitrail.training.linear_head import fit_head, read_features
+from vitrail.training.logs import Logs
+from vitrail.training.plan import Plan
+
+
+def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -> Plan:
+    """The plan at that of its sizes whose features give the least loss on images that the head was not fitted to.
+
+    The features of all sizes stay in the cache, so that the run that follows reads none again. Validation and test
+    images have no part in it.
+    """
+    if not plan.sizes or world.size > 1:
+        return plan
+    losses = dict[int, tuple[float, Plan]]()
+    for size in (plan.preprocess.image_size[0], *plan.sizes):
+        one, packs = prepare_data(resized(plan, size), world, logs)
+        task = one.build_task().to(device)
+        known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
+        losses[size] = fit_head(task, known).loss, resized(plan, size)
+    best = min(losses, key=lambda size: losses[size][0])
+    said = ", ".join(f"{loss:.3f} at {size} px" for size, (loss, _) in losses.items())
+    note = f"images are resized to {best} x {best}, which folds of the training images chose (loss {said})"
+    chosen = losses[best][1]
+    return replace(chosen, notes=(*chosen.notes, note))
+
+
+def resized(plan: Plan, size: int) -> Plan:
+    """A plan for images of another size."""
+    backbone = plan.bare().resize(size)
+    model = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
+    return replace(
+        plan,
+        config=change(plan.config, {"image_size": (size, size)}),
+        preprocess=replace(plan.preprocess, image_size=(size, size)),
+        model=model,
+        weights=backbone,
+        sizes=(),
+    )

@@ -1,0 +1,65 @@
+"""The image size of a linear head where nothing was named: folds choose it, where there is time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.small_data import photos, split
+
+from vitrail.packaged import PHOTOS
+from vitrail.training import first_try as table
+from vitrail.training import probe_size
+from vitrail.training.first_model import Sampled
+from vitrail.training.first_try import Cell, Measured, first_try
+from vitrail.training.linear_head import Fit
+from vitrail.training.plan import make_plan
+from vitrail.training.probe_size import resized
+from vitrail.training.run import train
+
+CELLS = (Cell("roads", 300, 4, 100, grey=False, results={"probe-photos": Measured(0.9, 0.9, 60)}),)
+
+
+@pytest.fixture(autouse=True)
+def _table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(table, "measured", lambda: CELLS)
+
+
+def test_only_larger_images_have_sizes_to_choose_from_and_only_where_there_is_time() -> None:
+    def sizes(images: int, side: int, *, on_cpu: bool = True) -> tuple[int, ...]:
+        return first_try(images, 4, Sampled(side, side, grey=False), on_cpu=on_cpu, cells=CELLS).sizes
+
+    assert sizes(300, 100) == (256,)
+    assert sizes(300, 64) == ()
+    assert sizes(3000, 100) == ()  # 10 minutes at one size
+    assert sizes(3000, 100, on_cpu=False) == (256,)
+
+
+@pytest.mark.parametrize("best", [160, 256])
+def test_the_size_with_the_least_loss_on_held_out_images_is_taken(
+    best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def fit(task, known) -> Fit:
+        seen.append(task.backbone.config.image_size[0])
+        return Fit(1.0, mirrored=False, loss=0.1 if seen[-1] == best else 0.2)
+
+    monkeypatch.setattr(probe_size, "fit_head", fit)
+    data = split(photos(24, size=80), val=8)
+    run = train(data, folder=tmp_path / "run", device="cpu", silent=True)
+    assert seen == [160, 256]
+    assert run.config.image_size == (best, best)
+    assert run.backbone.config.image_size == run.preprocess.image_size == (best, best)
+    assert any(f"{best} x {best}, which folds" in note for note in run.plan.notes)
+
+
+def test_a_plan_of_another_size_has_the_same_weights_and_no_further_choice() -> None:
+    plan = make_plan(split(photos(24, size=80)))
+    assert (plan.start, plan.sizes) == (PHOTOS, (256,))
+    larger = resized(plan, 256)
+    assert (larger.preprocess.image_size, larger.sizes) == ((256, 256), ())
+    before, after = plan.bare().state_dict(), larger.bare().state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert replace(larger, sizes=(256,)).task == plan.task
