@@ -20,7 +20,7 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "recipes.json"
 def test_a_recipe_is_valid_and_its_header_has_command_hardware_seed_and_result(name: str) -> None:
     options, _, spec = split_spec(read_recipe(name))
     config = change(TrainConfig(), options)
-    kinds = {"mae": "mae", "rtdetr": "detect", "segformer": "segment"}
+    kinds = {"mae": "mae", "rtdetr": "detect", "segformer": "segment", "unet": "segment"}
     assert spec.kind == kinds.get(name.rsplit("-", 1)[-1])
     header = recipe_text(name).split("\nmodel:")[0]
     for word in ("command:", "hardware:", "seed:", "result:"):
@@ -50,6 +50,7 @@ def test_the_recipes_of_the_package() -> None:
         "finetune",
         "bccd-rtdetr",
         "camvid-segformer",
+        "camvid-unet",
     }
     assert expected <= set(list_recipes())
 
