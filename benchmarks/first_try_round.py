@@ -27,11 +27,14 @@ from typing import Any, NamedTuple
 import torch
 from first_try import MARGIN, SETTINGS, found_sets, left_out
 
+from vitrail.packaged import PHOTOS
 from vitrail.training import first_try
 from vitrail.training.first_try import SETTINGS as FIRST_TRIES
 from vitrail.training.run import train
 
-SCRATCH: dict[str, dict[str, Any]] = {
+OTHERS: dict[str, dict[str, Any]] = {
+    "probe-photos-256": {"start": PHOTOS, "probe": "linear", "image_size": 256},
+    "probe-flips": {"start": PHOTOS, "probe": "linear", "augment": {"flip": True}},
     "scratch-conv": {"model": "vit32_conv"},
     "scratch-tiny": {"model": "vit_tiny_patch16", "image_size": 128},
 }
@@ -78,8 +81,8 @@ def jobs(sets: list[Path], settings: list[str], shots: tuple[int, ...] = SHOTS) 
 
 def keywords(setting: str) -> dict[str, Any]:
     """A setting as keywords of `train`."""
-    if setting in SCRATCH:
-        return SCRATCH[setting]
+    if setting in OTHERS:
+        return OTHERS[setting]
     return {"start": FIRST_TRIES[setting].start, **FIRST_TRIES[setting].changes}
 
 

@@ -49,16 +49,6 @@ SETTINGS = {
     "probe-photos": Setting(
         PHOTOS, {"probe": "linear"}, "a linear head on the features of a packaged network", sizes=(256,)
     ),
-    "probe-photos-256": Setting(
-        PHOTOS,
-        {"probe": "linear", "image_size": (256, 256)},
-        "a linear head on the features of a packaged network at 256 x 256 pixels",
-    ),
-    "probe-flips": Setting(
-        PHOTOS,
-        {"probe": "linear", "augment": {"flip": True}},
-        "a linear head on the features of a packaged network, which may learn from mirrored images too",
-    ),
     "tune-late": Setting(
         PHOTOS,
         {"fit_head": True, "freeze_until": "stages.3", "epochs": 8},
