@@ -1,6 +1,6 @@
 """Builds image sets that the measured tables of `vitrail advise` do not have, as folders train/CLASS and test/CLASS.
 
-    python benchmarks/advice_sets.py PACKAGES SETS [NAME ...] [--compact 1600]
+    python benchmarks/advice_sets.py PACKAGES SETS [NAME ...] [--compact 1600 800]
 
 PACKAGES is a folder with what these commands leave there (what is missing is skipped and said):
 
@@ -87,13 +87,14 @@ def main() -> None:
     parser.add_argument("packages", type=Path)
     parser.add_argument("sets", type=Path)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(OUTSIDE)} (default: all)")
-    parser.add_argument("--compact", type=int, metavar="N")
+    parser.add_argument("--compact", type=int, nargs=2, metavar=("TRAIN", "TEST"))
     chosen = parser.parse_args()
     for name in chosen.names or OUTSIDE:
         try:
             print(name, build(name, chosen.packages, chosen.sets), flush=True)
             if chosen.compact is not None:
-                shrink(chosen.sets / name, chosen.sets.with_name(f"{chosen.sets.name}.compact"), chosen.compact)
+                most = dict(zip(("train", "test"), chosen.compact, strict=True))
+                shrink(chosen.sets / name, chosen.sets.with_name(f"{chosen.sets.name}.compact"), most)
         except MissingPackageError as error:
             print(f"{name}: skipped, {error}", flush=True)
 
