@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture, shrink
+from first_try_compact import shrink
+from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture
 from PIL import Image
 
 _ZIP = "python/images_background_small1.zip"

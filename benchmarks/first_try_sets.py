@@ -38,11 +38,10 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
+from first_try_compact import shrink  # the script beside this one
 from PIL import Image
 
 SEED, TEST_SHARE, LONGEST = 0, 0.25, 320  # longest side in pixels
-COMPACT_BYTES = 5_000_000  # of a set that is to be carried
-TINY = 32  # pixels: sets of such pictures are carried as they are
 
 
 class Sample(NamedTuple):
@@ -286,6 +285,7 @@ def digits(folder: Path) -> Iterator[Sample]:
 
 
 FREE, WELCOME, GITHUB = "free for any purpose, as its page says", "none stated; use welcomed", "GitHub "
+CLOSED = ("research use", "CC BY-NC-SA 4.0", WELCOME)  # pictures that are not shown in the docs
 SETS = {
     "clothing": RealSet("photos", "clothes", GITHUB + "alexeygrigorev/clothing-dataset-small", FREE, clothing),
     "grocery": RealSet("photos", "goods in shops", GITHUB + "marcusklasson/GroceryStoreDataset", "MIT", grocery, 60),
@@ -340,41 +340,19 @@ def build(name: str, packages: Path, out: Path) -> dict[str, int]:
     return {part: len(list((folder / part).glob("*/*"))) for part in ("train", "test")}
 
 
-def shrink(folder: Path, out: Path, most: dict[str, int]) -> None:
-    """A smaller copy of a built set: a seeded share of each class, in fewer bytes, at most `COMPACT_BYTES` in all."""
-    if (out / folder.name / "done").exists():
-        return
-    encoded, draw = dict[str, dict[Path, bytes]](), random.Random(SEED)
-    for part, limit in most.items():
-        paths = sorted((folder / part).glob("*/*"))
-        tiny = max(Image.open(paths[0]).size) <= TINY
-        encoded[part] = {path: compact(path) for path in share_of(paths, 1.0 if tiny else limit / len(paths), draw)}
-    share = COMPACT_BYTES / sum(len(data) for files in encoded.values() for data in files.values())
-    for part, files in encoded.items():
-        for path in share_of(sorted(files), share, draw):
-            into = out / folder.name / part / path.parent.name
-            into.mkdir(parents=True, exist_ok=True)
-            (into / f"{path.stem}.webp").write_bytes(files[path])
-    (out / folder.name / "done").touch()
-
-
-def share_of(paths: list[Path], share: float, draw: random.Random) -> list[Path]:
-    """A share of the images of each class, and of each class one at least."""
-    groups = defaultdict[str, list[Path]](list)
-    for path in paths:
-        groups[path.parent.name].append(path)
-    return [
-        path for group in groups.values() for path in draw.sample(group, max(round(min(share, 1.0) * len(group)), 1))
+def sheet(sets: Path, file: Path) -> None:
+    """Eight test images of each set whose licence allows to show them, a row a set."""
+    rows = [
+        sets / name for name, told in SETS.items() if told.licence not in CLOSED and (sets / name / "done").exists()
     ]
-
-
-def compact(path: Path) -> bytes:
-    """A picture of at most 160 pixels, as WebP."""
-    image, file = Image.open(path), io.BytesIO()
-    small = max(image.size) <= TINY
-    image.thumbnail((160, 160), Image.Resampling.BICUBIC)
-    image.save(file, "webp", lossless=small, quality=65)
-    return file.getvalue()
+    pasted = Image.new("RGB", (8 * 52, len(rows) * 52), "white")
+    for row, folder in enumerate(rows):
+        paths = sorted((folder / "test").glob("*/*"))
+        for column, path in enumerate(random.Random(SEED).sample(paths, 8)):
+            image = Image.open(path).convert("RGB").resize((48, 48), Image.Resampling.BICUBIC)
+            pasted.paste(image, (52 * column + 2, 52 * row + 2))
+    pasted.save(file, quality=75)
+    print(f"{file}: {', '.join(folder.name for folder in rows)}")
 
 
 def main() -> None:
@@ -383,6 +361,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SETS)} (default: all)")
     parser.add_argument("--compact", type=int, nargs=2, metavar=("TRAIN", "TEST"))
+    parser.add_argument("--sheet", type=Path, metavar="FILE", help="also draw some images of each set")
     chosen = parser.parse_args()
     for name in chosen.names or SETS:
         try:
@@ -395,6 +374,8 @@ def main() -> None:
                 shrink(chosen.out / name, chosen.out.with_name(f"{chosen.out.name}.compact"), most)
         except MissingPackageError as error:
             print(f"{name}: skipped, {error}", flush=True)
+    if chosen.sheet is not None:
+        sheet(chosen.out, chosen.sheet)
 
 
 if __name__ == "__main__":
