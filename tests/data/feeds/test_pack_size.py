@@ -14,8 +14,10 @@ from vitrail.data.augment.resample import compose
 from vitrail.data.dataset import Batch, Retargeted, Splits, Subset
 from vitrail.data.feeds.feed import aspect_of
 from vitrail.data.feeds.pack_size import stored_as, stored_bytes
+from vitrail.data.feeds.packing import pack
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.folder import read_folder
+from vitrail.data.sources.rendered import RenderedScenes
 from vitrail.data.split import carve
 from vitrail.training.assemble import prepare_data
 from vitrail.training.distributed import World
@@ -129,3 +131,19 @@ def test_crops_see_the_whole_picture_in_its_own_shape() -> None:
     assert 0.72 < min(ratios) < 0.8
     assert 1.25 < max(ratios) < 1.38
     assert max(levels) < 4
+
+
+@pytest.mark.parametrize("kind", ["boxes", "mask", "depth"])
+def test_what_has_a_place_is_evaluated_at_the_size_that_the_model_sees(kind: str) -> None:
+    data = RenderedScenes(2, size=(48, 64), kinds=(kind,))
+    fit = Preprocess(image_size=(32, 32), resize="squash")
+    assert stored_as(data, fit, cropped=True).image_size == (48, 64)  # augmentation moves targets to the model's size
+    stored = stored_as(data, fit, cropped=False)
+    assert stored == fit
+    values = pack(data, stored).targets[kind]
+    if kind == "boxes":
+        assert values[..., :4].max() <= 32
+    else:
+        assert values.shape == (2, 32, 32)
+    place = RenderedScenes(2, size=(48, 64), kinds=("class",))
+    assert stored_as(place, fit, cropped=False).image_size == (48, 64)

@@ -6,6 +6,7 @@ from math import prod
 from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Splits
 from vitrail.data.decode import inspect
 from vitrail.data.preprocess import Preprocess, Size
+from vitrail.data.targets.target import Target
 from vitrail.errors import BrokenImage
 
 _ROOM = 8 / 7  # how much larger images are stored that are cropped at random
@@ -16,12 +17,14 @@ _LOOKED_AT = 24  # image files whose headers are read
 def stored_as(dataset: Dataset, preprocess: Preprocess, *, cropped: bool) -> Preprocess:
     """How images of a data set are fitted into their stored size.
 
-    Arrays of small images stay as they are. Images that are cropped at random are stored as a whole, squashed to a size
-    a little above the model's; a crop restores their shape. Where they have one size that is not larger, they keep it:
-    enlarged pixels are blurred, and thin parts of masks would be sampled twice. All others are stored as the model sees
-    them.
+    Arrays of small images stay as they are, unless they are evaluated with targets that have a place in the image: these
+    are moved where images are stored, and must fit what the model sees. Images that are cropped at random are stored as
+    a whole, squashed to a size a little above the model's; a crop restores their shape. Where they have one size that
+    is not larger, they keep it: enlarged pixels are blurred, and thin parts of masks would be sampled twice. All others
+    are stored as the model sees them.
     """
-    if dataset.size is not None and max(dataset.size) <= 2 * max(preprocess.image_size):
+    small = dataset.size is not None and max(dataset.size) <= 2 * max(preprocess.image_size)
+    if dataset.size is not None and small and (cropped or not _placed(dataset)):
         return Preprocess(image_size=dataset.size, channels=preprocess.channels)
     if not cropped:
         return preprocess
@@ -31,6 +34,11 @@ def stored_as(dataset: Dataset, preprocess: Preprocess, *, cropped: bool) -> Pre
     fits = own is not None and all(map(lambda low, side, high: low <= side <= high, least, own, room))
     height, width = own if own is not None and fits else room
     return replace(preprocess, image_size=(height, width), resize="squash", crop=1.0)
+
+
+def _placed(dataset: Dataset) -> bool:
+    """Whether targets move with the pixels, such as boxes, masks and depth."""
+    return any(type(target).move is not Target.move for target in dataset.schema.values())
 
 
 def _one_size(dataset: Dataset) -> Size | None:
