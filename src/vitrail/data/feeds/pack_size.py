@@ -17,8 +17,8 @@ _LOOKED_AT = 24  # image files whose headers are read
 def stored_as(dataset: Dataset, preprocess: Preprocess, *, cropped: bool) -> Preprocess:
     """How images of a data set are fitted into their stored size.
 
-    Arrays of small images stay as they are, unless they are evaluated with targets that have a place in the image: these
-    are moved where images are stored, and must fit what the model sees. Images that are cropped at random are stored as
+    Arrays of small images stay as they are, unless they are evaluated with targets that have a place:
+    these are moved where images are stored, and must fit what the model sees. Images cropped at random are stored as
     a whole, squashed to a size a little above the model's; a crop restores their shape. Where they have one size that
     is not larger, they keep it: enlarged pixels are blurred, and thin parts of masks would be sampled twice. All others
     are stored as the model sees them.
