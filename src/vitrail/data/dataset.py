@@ -27,6 +27,7 @@ class Dataset(ABC):
     targets: Targets
     size: tuple[int, int] | None = None  # of every image, if all are known to have the same
     array: Tensor | None = None  # N C H W uint8 if all images are in memory; None: read one by one
+    computed: bool = False  # whether Python computes images and targets, so that threads do not share the work
     groups: Sequence[str] | None = None  # which images belong together, such as those of one patient; None: not known
 
     @abstractmethod

@@ -24,6 +24,7 @@ from vitrail.errors import DataError, Unsupported
 
 _AHEAD = 2  # blocks that are decoded while one is written
 _FEW_CORES, _FEW_IMAGES = 4, 4096  # up to these, threads are as quick as processes, or quicker than their start
+_FEW_COMPUTED = 256  # the same for images that Python computes: threads make one at a time
 _LOOK = 1.0  # seconds to wait for a process at a time
 
 
@@ -72,8 +73,8 @@ def decode_blocks(
     workers = workers or min(32, usable_cores())
     order = range(len(dataset)) if order is None else order
     spans = [order[start : start + size] for start in range(0, len(order), size)]
-    wanted = workers > _FEW_CORES and len(order) > _FEW_IMAGES if processes is None else processes
-    pool = _processes(dataset, fit, workers, more) if wanted else None
+    bare = Retargeted(dataset, {}, {})
+    pool = open_pool(bare, fit, workers=workers, count=len(order), more=more, processes=processes)
     if pool is None:
         yield from _by_threads(dataset, fit, spans, workers, more)
         return
@@ -88,15 +89,23 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _processes(dataset: Dataset, fit: Preprocess, workers: int, more: Sequence[Also]) -> DecodePool | None:
-    """Processes that decode images alone; None where a system or a data set does not allow them."""
+def open_pool(
+    dataset: Dataset, fit: Preprocess, *, workers: int, count: int, more: Sequence[Also] = (),
+    processes: bool | None = None,
+) -> DecodePool | None:  # fmt: skip
+    """Processes that decode `count` images with their targets, where they are quicker than threads or wanted.
+
+    None where they are not, or where a system or a data set does not allow them.
+    """
     source = dataset
     while isinstance(source, Subset | Retargeted):
         source = source.whole
-    if not type(source).__module__.startswith("vitrail."):
+    if processes is None:
+        processes = workers > _FEW_CORES and count > (_FEW_COMPUTED if source.computed else _FEW_IMAGES)
+    if not processes or not type(source).__module__.startswith("vitrail."):
         return None  # a class of the user's, such as one in a script, may not be importable in another process
     try:
-        return DecodePool(Retargeted(dataset, {}, {}), fit, workers=workers, more=more)
+        return DecodePool(dataset, fit, workers=workers, more=more)
     except (DataError, Unsupported):  # it cannot be pickled; a system without fork
         return None
 

@@ -1,34 +1,16 @@
-"""Targets with one value for each pixel in feeds: read and moved with their images, packed into files of their own."""
+"""Targets with one value for each pixel in feeds: read and moved with their images, laid out beside them in memory."""
 
-import hashlib
-import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from math import prod
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.config import to_dict
-from vitrail.data.dataset import Dataset
-from vitrail.data.feeds import pack_file
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import Schema, Target
-from vitrail.errors import BrokenImage, DataError, Notice
-from vitrail.locks import locked
+from vitrail.errors import BrokenImage
 
-_BLOCK = 64  # images that are written and checked together
 _ALIGN = 8  # bytes
-
-
-class PackedTarget(NamedTuple):
-    """The pixels of a target M H W, mapped from a file, and their checksum."""
-
-    values: Tensor
-    checksum: str
 
 
 def dense_fields(schema: Schema) -> dict[str, Target]:
@@ -90,74 +72,3 @@ class SampleLayout:
             name: torch.empty(count, *shape, dtype=dtype, pin_memory=pinned)
             for name, (_, _, dtype, shape) in self.parts.items()
         }
-
-
-def pack_targets(
-    dataset: Dataset, ids: Tensor, sizes: Tensor, fit: Preprocess, *, folder: Path, workers: int
-) -> dict[str, PackedTarget]:
-    """The pixels of dense targets for the images `ids` M of these sizes M 2: mapped from files, built if need be."""
-    return {
-        name: _packed(dataset, name, ids, sizes, fit, folder=folder, workers=workers)
-        for name in dense_fields(dataset.schema)
-    }
-
-
-def _packed(
-    dataset: Dataset, name: str, ids: Tensor, sizes: Tensor, fit: Preprocess, *, folder: Path, workers: int
-) -> PackedTarget:
-    values, target = dataset.targets[name][ids], dataset.schema[name]
-    state = hashlib.sha256(f"{target!r} {to_dict(fit)!r}".encode())
-    for tensor in (values, sizes):
-        state.update(tensor.contiguous().numpy().tobytes())
-    expected = {"fingerprint": state.hexdigest(), "count": len(ids)}
-    path = folder / _file_name(dataset, name, ids, fit)
-    try:
-        return _open(path, expected, target, fit)
-    except FileNotFoundError:
-        pass
-    except pack_file.Unusable as reason:
-        warnings.warn(f"{path} is rebuilt: {reason}", Notice, stacklevel=3)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f".{path.name}.lock"), what=str(path), wait=True):
-        try:
-            return _open(path, expected, target, fit)  # another process may have built it meanwhile
-        except (FileNotFoundError, pack_file.Unusable):
-            blocks = _blocks(dataset, name, ids, sizes, fit, workers=workers)
-            pack_file.write(path, blocks, lambda: expected)
-    return _open(path, expected, target, fit)
-
-
-def _file_name(dataset: Dataset, field: str, ids: Tensor, fit: Preprocess) -> str:
-    """The same for the same images before and after a change of their targets, so that a stale file is replaced."""
-    where = [dataset.where(int(index)) for index in (ids[0], ids[-1])]
-    origin = hashlib.sha256(
-        f"{dataset.name}\n{where}\n{len(ids)}\n{fit!r}".encode(errors="surrogateescape")
-    ).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset.name).strip("-.")[:40] or "data"
-    return f"{name}-{field}-{fit.image_size[0]}x{fit.image_size[1]}-{origin}.pack"
-
-
-def _open(path: Path, expected: Mapping[str, Any], target: Target, fit: Preprocess) -> PackedTarget:
-    pixels, about = pack_file.read(path)
-    if {key: about.get(key) for key in expected} != dict(expected):
-        raise pack_file.Unusable("the targets have changed")
-    assert target.dense is not None  # noqa: S101  (the caller chose it by that)
-    return PackedTarget(pixels.view(target.dense).view(-1, *fit.image_size), about["pixels"])  # M H W
-
-
-def _blocks(
-    dataset: Dataset, name: str, ids: Tensor, sizes: Tensor, fit: Preprocess, *, workers: int
-) -> Iterator[Tensor]:
-    target, values = dataset.schema[name], dataset.targets[name]
-
-    def load(at: int) -> Tensor:
-        height, width = sizes[at].tolist()
-        index = int(ids[at])
-        try:
-            return fitted(target, values[index], (height, width), fit, image=dataset.where(index))
-        except BrokenImage as error:
-            raise DataError(f"{error}. Repair or remove it; `vitrail doctor` lists all such files") from error
-
-    with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(ids), _BLOCK):
-            yield torch.stack(list(pool.map(load, range(start, min(start + _BLOCK, len(ids))))))

@@ -21,7 +21,8 @@ from vitrail.data.dataset import Dataset, RandomSubset, Retargeted, Subset, Targ
 from vitrail.data.feeds import pack_file
 from vitrail.data.feeds.cold import Progress, Wanted, build, rows_in
 from vitrail.data.feeds.decode_blocks import usable_cores
-from vitrail.data.feeds.dense import dense_bytes, pack_targets
+from vitrail.data.feeds.dense import dense_bytes
+from vitrail.data.feeds.dense_packing import pack_targets
 from vitrail.data.feeds.feed import ImageSet, aspect_of, geometry, moved
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.catalogue import cache_folder
@@ -107,7 +108,9 @@ def pack(
     found = _images(dataset, geometry(fit), tally=tally, whole=whole, beside=beside, **options)
     folder, workers = folder or default_folder(), workers or min(32, usable_cores())
     try:
-        dense = pack_targets(dataset, found.ids, found.sizes, found.stored, folder=folder, workers=workers)
+        dense = pack_targets(
+            dataset, found.ids, found.sizes, found.stored, folder=folder, workers=workers, progress=progress
+        )
     except OSError as error:
         needed = len(found) * dense_bytes(dataset.schema, found.stored.image_size)
         raise not_written(folder / "targets", error, needed) from error

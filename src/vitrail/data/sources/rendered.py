@@ -33,6 +33,8 @@ _FORM = re.compile(rf"{NAME}(?::(\d{{1,9}}))?(?::(\d{{1,9}})(?:x(\d{{1,9}}))?)?"
 class RenderedScenes(Dataset):
     """Scenes that follow from a seed, a part (0 train, 1 val, 2 test) and their index, rendered when they are read."""
 
+    computed = True
+
     def __init__(
         self, count: int, *, size: tuple[int, int] = SIZE, part: int = 0, seed: int = 0,
         kinds: tuple[str, ...] = ("depth",),
