@@ -7,6 +7,8 @@ from pathlib import Path
 from vitrail.cli.options import DEVICES, busy, layer_numbers, show_report
 from vitrail.errors import ConfigError, Notice
 
+_BATCH = 256  # images at a time, of a probe of all layers
+
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
@@ -27,7 +29,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="fit a linear head to the features of the last layer and write a run: a model that predicts, in seconds",
     )  # fmt: skip
     verb.add_argument("--val", metavar="SHARE", type=float, help="with --fit: the share of images to validate on")
-    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
+    verb.add_argument("--batch-size", type=int, default=_BATCH, help=f"images at a time (default {_BATCH})")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument(
@@ -81,5 +83,6 @@ def _fit(options: argparse.Namespace) -> None:
     what = {"label": options.label, "val": options.val, "device": options.device, "folder": options.html}
     check_new_run(options.html)
     ledger = Ledger.of_process()
-    run = train(options.data, start=options.run, probe="linear", batch_size=options.batch_size, ledger=ledger, **what)
+    size = {} if options.batch_size == _BATCH else {"batch_size": options.batch_size}
+    run = train(options.data, start=options.run, probe="linear", ledger=ledger, **size, **what)
     report_run(run, ledger)

@@ -28,7 +28,7 @@ FOR_LORA = {"optimiser": {"lr": 3e-3, "layer_decay": None}}
 # A head that is fitted at once to what the model sees of each image as it is.
 FOR_PROBE = {
     "epochs": 1,
-    "batch_size": 64,
+    "batch_size": 16,  # four times as many are validated at once
     "freeze_until": "head",
     "schedule": {"warmup_epochs": 0.0},
     "augment": {"crop": "none", "flip": False},
