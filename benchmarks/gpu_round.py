@@ -4,6 +4,8 @@
     python benchmarks/gpu_round.py --out results --parts kernels start --minutes 9
     python benchmarks/gpu_round.py --out results --tiny                            # every part in seconds, on a CPU
 
+`--together` makes all parts at once: for accuracy, which does not depend on who else uses the GPU. Where it is there,
+`nvidia-cuda-mps-control -d` beforehand lets their kernels run beside one another.
 A part is a command; its output goes to NAME.log, its numbers to NAME.json, and what became of it to round.json, all of
 them in OUT/FIRST-PART.tar.gz, which is written anew every ten seconds. A part is not begun where less than half of its
 time is left; one that runs out of time is ended with all that it started, and what it has written stays. `--data` is
@@ -14,12 +16,15 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +32,8 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent / "tests"
 PYTHON = sys.executable
 _LOOK = 10.0  # seconds between copies of what is there
+LONG = 280  # epochs of CamVid: about twice those of the recipe
+_BUNDLING = threading.Lock()
 
 
 class Part(NamedTuple):
@@ -41,11 +48,29 @@ def script(name: str, *options: str) -> list[str]:
     return [PYTHON, str(HERE / f"{name}.py"), *options]
 
 
-def parts(out: Path, data: str | None, keep: Path, lab_data: Path | None = None) -> dict[str, Part]:
+def depth(folder: Path, data: str, model: str, epochs: str, measured: list[str]) -> list[str]:
+    """Depth of rendered scenes, for distances up to a scale, and then on photos where they are there."""
+    size = data.rsplit(":", 1)[1]
+    options = ("deep_stem=true", "average_shortcut=true")
+    changes = [f"options.{one}" for one in options]
+    changes += ["task.zooms=true", "task.focus=0.9", "augment.crop=jitter", "augment.zoom=[1,2]", "augment.colour=0.5"]
+    sets = [word for change in [*changes, "compile=cudagraphs"] for word in ("--set", change)]
+    words = ["train", data, "--task", "depth", "--model", model, "--image-size", size, "--batch-size", "32"]
+    train = [PYTHON, "-m", "vitrail", *words, "--epochs", epochs, *sets, "--out", str(folder)]
+    photos = script("zero_shot_depth", str(folder), *measured)
+    return ["bash", "-c", f"{shlex.join(train)} && {shlex.join(photos)}"] if measured else train
+
+
+def parts(
+    out: Path, data: str | None, keep: Path, *, lab_data: Path | None = None, camvid: Path | None = None,
+    photos: Path | None = None,
+) -> dict[str, Part]:  # fmt: skip
     """All parts by name, the most valuable first."""
     names = ("checks", "micro", "kernels", "detect", "start", "growth", "largest", "latency")
     to = {name: ["--json", str(out / f"{name}.json")] for name in names}
     small = ["--device", "cpu"]
+    drawn = ["--draw", str(out / "drawn"), "--json", str(out / "zero_shot.json")]
+    measured = [] if photos is None else ["--photos", str(photos.resolve()), *drawn]
     packed = [] if lab_data is None else ["--data", str(lab_data.resolve())]
     growth = script("growth", "--rounds", "5")
     gpu_tests = [
@@ -103,6 +128,15 @@ def parts(out: Path, data: str | None, keep: Path, lab_data: Path | None = None)
             [PYTHON, "-m", "pytest", "-q", "-n", "0", str(TESTS / "test_timing.py")],
         ),
         "micro": Part(200, script("kernel_checks", "--only", "micro", *to["micro"]), None),
+        "many": Part(
+            400,
+            script("many", "--device", "cuda", "--data", "scenes:1600:96x96", "--dim", "192", "--depth", "6", "--heads",
+                   "3", "--epochs", "24", "--batch-size", "32", "--json", str(out / "many.json")),
+            script("many", "--data", "scenes:48:64x64", "--epochs", "1", "--rounds", "1", "--batches", "1", "--json",
+                   str(out / "many.json")),
+        ),
+        "depth": Part(300, depth(keep / "depth", "scenes:6000:192x256", "resnet34", "14", measured),
+                      depth(keep / "depth", "scenes:48:48x64", "resnet18", "1", measured)),
         "lab": Part(
             580, script("lab_round", "run", "--minutes", "9", *packed, "--out", str(out / "lab")),
             script("lab_round", "run", "--tiny", "--seeds", "1", "--out", str(out / "lab")),
@@ -113,6 +147,12 @@ def parts(out: Path, data: str | None, keep: Path, lab_data: Path | None = None)
         found["accuracy"] = Part(
             560, [*recipes, "0", "--out", str(keep / "accuracy"), "--json", str(out / "accuracy.json")], None
         )
+    if camvid is not None:
+        recipe = script("recipes", "camvid-unet", "--data", str(camvid), "--tta", "--out", str(keep / "camvid"))
+        long, to = [*recipe, "--epochs", str(LONG), "--seeds"], ["--json", str(out / "camvid.json")]
+        found["camvid"] = Part(580, [*long, "0", "1", "2", "--parallel", "3", *to], None)
+        both = ["--json", str(out / "camvid_both.json")]
+        found["camvid_both"] = Part(580, [*long, "0", "--val", "0.03", *both], None)
     return found
 
 
@@ -145,9 +185,10 @@ def run(name: str, command: list[str], seconds: float, out: Path, target: Path) 
 def bundle(out: Path, target: Path) -> None:
     """Everything in one file: it is whole at any time."""
     new = target.with_suffix(".new")
-    with tarfile.open(new, "w:gz") as tar:
-        tar.add(out, "results")
-    new.replace(target)
+    with _BUNDLING:
+        with tarfile.open(new, "w:gz") as tar:
+            tar.add(out, "results")
+        new.replace(target)
 
 
 def main() -> None:
@@ -156,6 +197,9 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", help="of all, in this order")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--data", help="CIFAR-10")
+    parser.add_argument("--camvid", type=Path, help="the folder of CamVid")
+    parser.add_argument("--photos", type=Path, help="photos with a known depth, as zero_shot_depth.py takes them")
+    parser.add_argument("--together", action="store_true", help="all parts at once: for accuracy, not for times")
     parser.add_argument("--lab-data", type=Path, help="what `lab_round.py pack` wrote (default: the cache)")
     parser.add_argument("--keep", type=Path, help="a folder; by default a temporary one")
     parser.add_argument("--tiny", action="store_true")
@@ -165,23 +209,29 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "results")
         out.mkdir()
-        known = parts(out, chosen.data, (chosen.keep or Path(temporary)).resolve(), chosen.lab_data)
+        keep = (chosen.keep or Path(temporary)).resolve()
+        more = {"lab_data": chosen.lab_data, "camvid": chosen.camvid, "photos": chosen.photos}
+        known = parts(out, chosen.data, keep, **more)
         if wrong := set(chosen.parts or ()) - set(known):
             raise SystemExit(f"no part is called {', '.join(sorted(wrong))}; there are {', '.join(known)}")
         names = chosen.parts or list(known)
-        for name in names:
+        target = chosen.out / f"{names[0]}.tar.gz"
+
+        def make(name: str) -> None:
             part = known[name]
             command, left = part.tiny if chosen.tiny else part.command, end - time.perf_counter()
             if command is None:
                 print(f"--- {name}: left out, it needs a GPU")
-                continue
+                return
             if left < part.seconds / 2 and not chosen.tiny:
                 print(f"--- {name}: left out, {left:.0f} s are left, and it takes about {part.seconds:.0f}")
-                continue
-            target = chosen.out / f"{names[0]}.tar.gz"
+                return
             done.append(run(name, command, min(left, part.seconds) if not chosen.tiny else 1200, out, target))
             (out / "round.json").write_text(json.dumps(done, indent=1))
             bundle(out, target)
+
+        with ThreadPoolExecutor(len(names) if chosen.together else 1) as pool:
+            list(pool.map(make, names))
     if chosen.tiny and any(one["exit"] != 0 for one in done):
         raise SystemExit(1)
 

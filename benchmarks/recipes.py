@@ -1,16 +1,20 @@
 """Measures recipes: runs a chain of recipes and reports the test metric (accuracy, AP, mIoU), for each seed.
 
-python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
+    python benchmarks/recipes.py cifar10-small-mae cifar10-small --data FOLDER [--seeds 0 1 2] [--json recipes.json]
+    python benchmarks/recipes.py camvid-unet --data camvid --parallel 3 --tta     # all seeds at once; also with flips
 
 Each recipe after the first starts from the model of the previous one. Only the last one is evaluated on test images,
-once. recipes.json in this folder has the results; `--json` adds to such a file, or replaces the result of a seed.
+once. recipes.json in this folder has the results; `--json` adds to such a file, or replaces the result of a seed, as
+soon as it is known.
 """
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +26,25 @@ import vitrail
 
 
 def measure(
-    recipes: list[str], data: str, *, seed: int, val: float | None, folder: Path, start: str | Path | None
-) -> dict[str, Any]:
-    began, run = time.perf_counter(), None
+    seed: int, recipes: list[str], data: str, *, val: float | None, folder: Path, start: str | Path | None,
+    epochs: int | None, tta: bool,
+) -> dict[str, Any]:  # fmt: skip
+    began, run, shorter = time.perf_counter(), None, {} if epochs is None else {"epochs": epochs}
     for recipe in recipes:
         place = folder / f"{recipe}-{seed}"
-        run = vitrail.train(data, recipe=recipe, folder=place, start=start, val=val, seed=seed, silent=True)
+        run = vitrail.train(data, recipe=recipe, folder=place, start=start, val=val, seed=seed, silent=True, **shorter)
         start = place
-    if run is None:
-        raise SystemExit("pass at least one recipe")
-    metric = run.task.best_metric
+    assert run is not None
+    metric, seconds = run.task.best_metric, round(time.perf_counter() - began, 1)
+    viewed = vitrail.evaluate(start, data, tta="flip").views if tta else None
     return {
         "seed": seed,
-        "seconds": round(time.perf_counter() - began, 1),
-        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "seconds": seconds,
+        "parameters": sum(parameter.numel() for parameter in run.task.parameters()),
         "validation": run.metrics[metric],
         "test": run.metrics.get(f"test_{metric}"),
         "metric": metric,
-    }
+    } | ({} if viewed is None else {"test_flips": viewed.metrics[metric]})
 
 
 def main() -> None:
@@ -52,25 +57,34 @@ def main() -> None:
     )
     parser.add_argument("--from", dest="start", help="weights with which the first recipe begins")
     parser.add_argument("--out", type=Path, help="keep the runs here")
+    parser.add_argument("--epochs", type=int, help="of each recipe; by default its own")
+    parser.add_argument("--parallel", type=int, default=1, help="seeds at once")
+    parser.add_argument("--tta", action="store_true", help="also the mean with mirrored images")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.out or Path(temporary)
-        rows = []
-        for seed in arguments.seeds:
-            kind = {"val": arguments.val, "folder": folder, "start": arguments.start}
-            rows.append(measure(arguments.recipes, arguments.data, seed=seed, **kind))
-            print(rows[-1], flush=True)
-    table = Table("seed", "seconds", "validation", "test", title=" > ".join(arguments.recipes))
-    for row in rows:
-        test = "" if row["test"] is None else f"{row['test']:.2%}"
-        table.add_row(str(row["seed"]), f"{row['seconds']:.0f}", f"{row['validation']:.2%}", test)
+        options = {"val": arguments.val, "folder": folder, "start": arguments.start, "epochs": arguments.epochs}
+        spawned = multiprocessing.get_context("spawn")  # each has the GPU for itself
+        with ProcessPoolExecutor(arguments.parallel, mp_context=spawned) as pool:
+            todo = [
+                pool.submit(measure, seed, arguments.recipes, arguments.data, tta=arguments.tta, **options)
+                for seed in arguments.seeds
+            ]
+            for one in as_completed(todo):
+                rows.append(one.result())
+                print(rows[-1], flush=True)
+                if arguments.json:
+                    record(arguments.json, " > ".join(arguments.recipes), Path(arguments.data).name, rows)
+    table = Table("seed", "seconds", "validation", "test", "test with flips", title=" > ".join(arguments.recipes))
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        shares = [f"{row[key]:.2%}" if row.get(key) else "" for key in ("validation", "test", "test_flips")]
+        table.add_row(str(row["seed"]), f"{row['seconds']:.0f}", *shares)
     Console(width=100).print(table)
     tests = [row["test"] for row in rows if row["test"] is not None]
     if tests:
         print(f"median test {rows[0]['metric']} {statistics.median(tests):.2%}, {min(tests):.2%} to {max(tests):.2%}")
-    if arguments.json:
-        record(arguments.json, " > ".join(arguments.recipes), Path(arguments.data).name, rows)
 
 
 def record(file: Path, chain: str, data: str, rows: list[dict[str, Any]]) -> None:

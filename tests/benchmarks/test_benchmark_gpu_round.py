@@ -26,9 +26,16 @@ def test_a_part_keeps_what_it_wrote(tmp_path, after, code):
 
 
 def test_every_part_has_its_own_results(tmp_path):
-    found = benchmark.parts(tmp_path, "cifar10", tmp_path)
+    found = benchmark.parts(tmp_path, "cifar10", tmp_path, camvid=tmp_path)
     files = [
         part.command[at + 1] for part in found.values() for at, word in enumerate(part.command) if word == "--json"
     ]
     assert len(files) == len(set(files)) > 6
     assert sum(found[name].seconds for name in ("checks", "kernels")) < 600  # the first call
+
+
+def test_depth_is_measured_on_photos_where_they_are_there(tmp_path):
+    without, photos = benchmark.parts(tmp_path, None, tmp_path), tmp_path / "some photos"
+    with_them = benchmark.parts(tmp_path, None, tmp_path, photos=photos)
+    assert "zero_shot_depth" not in " ".join(without["depth"].command)
+    assert f"--photos '{photos}'" in with_them["depth"].command[-1]

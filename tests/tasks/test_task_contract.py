@@ -260,8 +260,11 @@ def test_what_was_found_in_one_image_is_followed_and_has_its_place(case: Case) -
 
 
 def test_the_mean_of_equal_views_is_each_of_them(case: Case) -> None:
+    images = case.opened.preprocess(case.images)
+    with torch.no_grad():
+        view = case.task.of_view(images, mirrored=False)
     try:
-        found = case.task.average([case.outputs, case.outputs])
+        found = case.task.average([view, view])
     except Unsupported:
         return
     assert found.keys() == case.outputs.keys()
