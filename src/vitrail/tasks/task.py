@@ -166,9 +166,7 @@ class Task(nn.Module, ABC):
 
     config: TaskConfig
     schema: Schema
-    best_metric: (
-        str  # of `metrics().compute()`: what the best checkpoint is chosen by; `about_metrics` has its direction
-    )
+    best_metric: str  # of `metrics().compute()`: it chooses the best checkpoint; `about_metrics` has its direction
     tie_metric: str | None = None  # decides between equals
     printed: Collection[str] | None = None  # losses and metrics that the line of an epoch shows; None for all
     about_metrics: ClassVar[Mapping[str, Metric]] = {}  # whether higher is better, too; it is where nothing is said
