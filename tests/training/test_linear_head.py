@@ -87,6 +87,19 @@ def test_mirrored_images_are_learned_from_where_folds_say_so() -> None:
     assert not fit_head(task_on(x.shape[1]), known, wrong).mirrored
 
 
+def test_images_of_a_group_are_in_one_fold() -> None:
+    """Ten almost equal images of each thing, whose label is chance: only folds of whole groups see that it is."""
+    torch.manual_seed(0)
+    things, labels = torch.randn(30, 8), torch.randint(4, (30,))
+    x = (things[:, None] + 0.01 * torch.randn(30, 10, 8)).flatten(0, 1)
+    known, groups = Known(x, {"label": labels.repeat_interleave(10)}), [str(index // 10) for index in range(300)]
+    apart, together = fit_head(task_on(8), known, groups=groups), fit_head(task_on(8), known)
+    assert apart.penalty > together.penalty
+    assert apart.loss > together.loss
+    few = fit_head(task_on(8), known, groups=["one"] * 150 + ["two"] * 150)  # fewer than folds
+    assert few == together
+
+
 def test_an_unlike_image_gets_no_absurd_answer_from_a_feature_that_hardly_ever_differs() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(200, 20), torch.randn(200, 1)

@@ -35,7 +35,7 @@ from vitrail.training.background import begin_packing
 from vitrail.training.config import TrainConfig, change, compiles
 from vitrail.training.distributed import RankedStore, Shard, ShardedStore, World, spread, whole
 from vitrail.training.eta import ways_to_shorten
-from vitrail.training.linear_head import fit_head, read_features
+from vitrail.training.linear_head import fit_head, groups_of, read_features
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
 from vitrail.training.optim.ema import Average
@@ -235,7 +235,8 @@ def _built(plan: Plan, packs: Packs, device: torch.device, *, blank: bool) -> Ta
     task = plan.build_task(blank=blank).to(device)
     if plan.config.fit_head and not blank:
         prepare = packs.train.prepare(plan.preprocess)
-        fit_head(task, read_features(task.backbone, packs.train, prepare, device=device))
+        known = read_features(task.backbone, packs.train, prepare, device=device)
+        fit_head(task, known, groups=groups_of(plan.data.train, packs.train))
     return task
 
 

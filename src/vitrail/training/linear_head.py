@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.dataset import Batch, Targets
+from vitrail.data.dataset import Batch, Dataset, Targets
 from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import cache_folder
@@ -75,15 +75,18 @@ def check_head(task: Task) -> nn.Linear:
     return head
 
 
-def fit_probe(loop: Loop, images: ImageSet, prepare: Callable[[Tensor], Tensor]) -> None:
-    """Fits the head of a run instead of training it, validates it, and keeps it as the best model."""
+def fit_probe(loop: Loop, dataset: Dataset, images: ImageSet, prepare: Callable[[Tensor], Tensor]) -> None:
+    """Fits the head of a run instead of training it, validates it, and keeps it as the best model.
+
+    `images` are those of `dataset` at one size.
+    """
     if loop.world.size > 1:
         raise ConfigError("a probe is fitted by one process; leave out torchrun")
     began, task, now = time.perf_counter(), loop.learner.task, loop.progress
     read = partial(read_features, task.backbone, images, prepare, device=loop.device)
     known, mirrored = read(), read(mirror=True) if loop.config.augment.flip else None
     seconds = time.perf_counter() - began
-    fitted = fit_head(task, known, mirrored)
+    fitted = fit_head(task, known, mirrored, groups=groups_of(dataset, images))
     results = loop.evaluate()
     value = numbers(results)[task.best_metric]
     now.epoch, now.best, now.best_epoch, now.best_step = 1, value, 1, 0
@@ -139,17 +142,21 @@ def _cached(file: Path) -> Known | None:
     return Known(tensors["features"], fields)
 
 
-def fit_head(task: Task, known: Known, mirrored: Known | None = None) -> Fit:
+def groups_of(dataset: Dataset, images: ImageSet) -> list[str] | None:
+    """The group of each image, such as its patient; None where they have none."""
+    return None if dataset.groups is None else [dataset.groups[index] for index in images.ids.tolist()]
+
+
+def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups: Sequence[str] | None = None) -> Fit:
     """Fits the head of a task's model to features M D and targets, and to those of mirrored images if that is better.
 
-    Images and their mirror images are in one fold; folds are judged by images as they are.
+    Images of a group, and images and their mirror images, are in one fold; folds are judged by images as they are.
     """
     head = check_head(task)
     parts = [part.to(head.weight.device) for part in (known, mirrored) if part is not None]
     mean, scale = _spread(parts[0].features)
     parts = [part._replace(features=(part.features - mean) / scale) for part in parts]
-    fold = torch.randperm(len(known.features), generator=torch.Generator().manual_seed(0)) % _FOLDS
-    fold = fold.to(head.weight.device)
+    fold = _folds(len(known.features), groups).to(head.weight.device)
     scores = torch.zeros(len(parts), len(PENALTIES))
     for number in range(_FOLDS if len(fold) >= 2 * _FOLDS else 0):
         held = parts[0].some(fold == number)
@@ -163,6 +170,18 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None) -> Fit:
         head.weight.copy_(weight / scale)
         head.bias.copy_(bias - (weight / scale) @ mean)
     return Fit(PENALTIES[best], way > 0, scores.min().item() / len(fold))
+
+
+def _folds(count: int, groups: Sequence[str] | None) -> Tensor:
+    """The fold of each image, M; groups stay whole, unless there are fewer than folds."""
+    names = list(dict.fromkeys(groups or ()))
+    if len(names) < _FOLDS:
+        groups, names = None, []
+    order = torch.randperm(len(names) or count, generator=torch.Generator().manual_seed(0)) % _FOLDS
+    if groups is None:
+        return order
+    number = {name: index for index, name in enumerate(names)}
+    return order[[number[name] for name in groups]]
 
 
 def _spread(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.training.assemble import prepare_data
 from vitrail.training.config import change
 from vitrail.training.distributed import World
-from vitrail.training.linear_head import fit_head, read_features
+from vitrail.training.linear_head import fit_head, groups_of, read_features
 from vitrail.training.logs import Logs
 from vitrail.training.plan import Plan
 
@@ -26,7 +26,8 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
         one, packs = prepare_data(resized(plan, size), world, logs)
         task = one.build_task().to(device)
         known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
-        losses[size] = fit_head(task, known).loss, resized(plan, size)
+        groups = groups_of(one.data.train, packs.train)
+        losses[size] = fit_head(task, known, groups=groups).loss, resized(plan, size)
     best = min(losses, key=lambda size: losses[size][0])
     said = ", ".join(f"{loss:.3f} at {size} px" for size, (loss, _) in losses.items())
     note = f"images are resized to {best} x {best}, which folds of the training images chose (loss {said})"

@@ -289,7 +289,7 @@ def _learn(loop: Loop, plan: Plan, packs: Packs) -> None:
         if plan.config.probe is None:
             loop.run()
         else:
-            fit_probe(loop, packs.train, packs.train.prepare(plan.preprocess))
+            fit_probe(loop, plan.data.train, packs.train, packs.train.prepare(plan.preprocess))
     except WriteError as error:
         way = f"resume with: vitrail train --resume {loop.folder}" if loop.store.steps() else "start again"
         raise TrainingError(f"{error}. Free some space or check its permissions, then {way}") from error
