@@ -50,6 +50,11 @@ def test_there_are_queries_for_the_densest_image() -> None:
     assert planned(boxes(16, most=130)).task.head.queries == 200  # type: ignore[attr-defined]
 
 
+def test_images_are_large_enough_for_the_queries() -> None:
+    assert planned(boxes(16, size=70)).config.image_size == (96, 96)  # 64 x 64 has 84 tokens, and there are 100 queries
+    assert planned(boxes(16, most=130)).config.image_size == (128, 128)
+
+
 def test_a_caller_overrides_parts_of_it() -> None:
     data = boxes(24)
     plan = make_plan(data, changes={"epochs": 3, "augment": {"flip": False}, "task": {"head": {"dim": 64}}})

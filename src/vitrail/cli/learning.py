@@ -203,6 +203,7 @@ def doctor(options: argparse.Namespace) -> None:
     from vitrail.hardware import device  # noqa: PLC0415
     from vitrail.report import Text  # noqa: PLC0415
     from vitrail.training.cost import training_cost, training_speed  # noqa: PLC0415
+    from vitrail.training.default_cost import default_cost  # noqa: PLC0415
     from vitrail.training.first_dense import first_dense_on  # noqa: PLC0415
     from vitrail.training.first_model import default_model  # noqa: PLC0415
     from vitrail.training.first_try import first_try_on  # noqa: PLC0415
@@ -210,19 +211,22 @@ def doctor(options: argparse.Namespace) -> None:
     columns = split_names(options.label)
     wanted = Wanted(columns, several=not columns, group=options.group)
     chosen = {"val": options.val, "seed": options.seed, "wanted": wanted}
-    name, size = options.model, options.image_size
-    if name is None:
-        with busy(f"sampling {options.data}"):
-            name, size = default_model(options.data, **chosen, image_size=options.image_size)
-    cost = training_cost(name, size)
-    with busy(f"timing {name}"):
-        speed = training_speed(name, size, device=device())
-    numbers = replace(cost.numbers, images_per_second=speed)
+    name, size, cost, first = options.model, options.image_size, None, None
+    if name is None and size is None:
+        with busy(f"timing what training does on {options.data}"):
+            first = first_dense_on(options.data, **chosen) or first_try_on(options.data, **chosen)
+            cost = None if first is None else default_cost(options.data, **chosen, device=device())
+    if cost is None:
+        if name is None:
+            with busy(f"sampling {options.data}"):
+                name, size = default_model(options.data, **chosen, image_size=size)
+        with busy(f"timing {name}"):
+            cost = training_cost(name, size)
+            speed = training_speed(name, size, device=device())
+            cost = cost._replace(numbers=replace(cost.numbers, images_per_second=speed))
     with busy(f"examining {options.data}"):
-        report = examine(options.data, **chosen, image_size=cost.image_size, cost=numbers)
-        left_open = options.model is None and options.image_size is None
-        first = (first_dense_on(options.data, **chosen) or first_try_on(options.data, **chosen)) if left_open else None
-    if first is not None:  # not the model that the cost above is of
+        report = examine(options.data, **chosen, image_size=cost.image_size, cost=cost.numbers)
+    if first is not None:
         report = replace(report, sections=(*report.sections, Text("What train does with nothing named", first.note)))
     show_report(report, options)
     with busy(f"drawing {options.data}"):

@@ -13,7 +13,7 @@ from vitrail.models.registry import create
 from vitrail.profiling import describe, sketch
 from vitrail.report import Facts
 
-_ADAM = 4  # weights, gradients and two moments
+ADAM = 4  # weights, gradients and two moments
 _TIMED = {"cpu": 4, "cuda": 64}  # images that a device's speed is measured on
 
 
@@ -30,12 +30,15 @@ def training_cost(name: str, image_size: int | tuple[int, int] | None = None) ->
     totals = describe(model)["Totals"]
     assert isinstance(totals, Facts)  # noqa: S101  (describe writes it so)
     weights, activations = (int(totals.values[key] or 0) for key in ("weights", "activations"))
-    if torch.cuda.is_available():
-        memory = torch.cuda.mem_get_info()[1]
-    else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    numbers = Cost(model=name, fixed=_ADAM * weights, per_image=activations, memory=memory)
+    numbers = Cost(model=name, fixed=ADAM * weights, per_image=activations, memory=device_memory())
     return TrainingCost(numbers, model.config.image_size)
+
+
+def device_memory() -> int:
+    """The bytes of memory of the GPU, else of this machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def training_speed(name: str, image_size: int | tuple[int, int] | None = None, *, device: torch.device) -> float:

@@ -19,6 +19,7 @@ from vitrail.training.first_model import SMALL, Sampled, sample
 from vitrail.training.first_try import default_on as plain_default_on
 
 _STEP = 32  # pixels: the stride of the last level
+_STRIDES = (8, 16, 32)  # of the levels that a detector reads
 _LONGEST = {"cpu": 320}  # pixels of the longer side, by the kind of device
 _LONGEST_ELSEWHERE = 640
 _QUERIES = 100
@@ -70,7 +71,7 @@ def first_dense(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: 
     if not heads or _OWN & changes.keys() or max(seen.height, seen.width) <= SMALL:
         return None
     options = {"head": _head(task.kind, data)} if tasks is None else {"tasks": _of_many(tasks, data)}
-    size = _size(seen)
+    size = _size(seen, max((_queries(data) for kind in heads if kind == "detect"), default=0))
     epochs = max(_LEAST_EPOCHS, math.ceil(_IMAGES_SEEN / max(len(data), 1)))
     named = f"{' and '.join(_NAMES[one] for one in heads)} head{'s' * (len(heads) > 1)}"
     about = f"starts from {PHOTOS} with a small {named} at {size[0]} x {size[1]}"
@@ -105,20 +106,27 @@ def _head(kind: str, data: Dataset) -> dict[str, Any]:
     """The options of a head; a detector gets more queries where a picture has more objects."""
     head = dict(HEADS[kind])
     if kind == "detect":
-        most = max((target.most for target in data.schema.values() if isinstance(target, BoxesTarget)), default=0)
-        head["queries"] = _QUERIES * max(1, math.ceil(most / _QUERIES))
+        head["queries"] = _queries(data)
     return head
+
+
+def _queries(data: Dataset) -> int:
+    """As many hundreds as the image with the most objects needs."""
+    most = max((target.most for target in data.schema.values() if isinstance(target, BoxesTarget)), default=0)
+    return _QUERIES * max(1, math.ceil(most / _QUERIES))
 
 
 def _of_many(tasks: Mapping[str, TaskConfig], data: Dataset) -> dict[str, Any]:
     return {name: {"head": _head(one.kind, data)} if one.kind in HEADS else {} for name, one in tasks.items()}
 
 
-def _size(seen: Sampled) -> tuple[int, int]:
-    """The size of the images, or a smaller one of the same shape, in whole steps."""
+def _size(seen: Sampled, queries: int) -> tuple[int, int]:
+    """The size of the images, or a smaller one of the same shape, in whole steps; larger where queries need tokens."""
     longest = _LONGEST.get(_device_kind(), _LONGEST_ELSEWHERE)
     share = min(1.0, longest / max(seen.height, seen.width))
     height, width = (max(2, int(side * share / _STEP + 0.5)) * _STEP for side in (seen.height, seen.width))
+    while sum((height // stride) * (width // stride) for stride in _STRIDES) < queries:
+        height, width = height + _STEP, width + _STEP
     return height, width
 
 

@@ -161,9 +161,22 @@ def test_the_cost_of_a_model(folder):
     assert values["largest batch size"] == 16  # 64 would fit, but there are 24 images
     assert values["memory for this batch size"] == 100 + 16 * 10
     assert values["one epoch of training, seconds"] == 2.0
+    assert "batch size" not in values
     report = look(folder, cost=Cost(model="vit", fixed=1000, per_image=10, memory=1000))
     assert report["Cost"].values["largest batch size"] == 0
     assert "vit does not fit" in advice(report)
+
+
+def test_the_cost_of_a_whole_run(folder):
+    cost = Cost(model="vit", fixed=100, per_image=10, memory=1000, images_per_second=12.0, batch_size=8, epochs=3)
+    values = look(folder, cost=cost)["Cost"].values
+    assert values["memory for this batch size"] == 100 + 8 * 10
+    assert values["3 epochs with validation, seconds"] > 3 * 2
+    values = look(folder, cost=Cost(model="vit", fixed=100, per_image=0, memory=1000, images_per_second=1.0, epochs=0))[
+        "Cost"
+    ].values
+    assert values["features and a linear head, seconds"] > 24
+    assert "largest batch size" not in values
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from vitrail.errors import BrokenImage, listed
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 
 _SHOWN = 20  # rows of the table of duplicates
+_FORWARD = 1 / 3  # of a training step
 _TIMED = 64  # images to measure the speed of decoding
 
 
@@ -36,6 +37,8 @@ class Cost:
     per_image: int  # activations
     memory: int
     images_per_second: float | None = None
+    batch_size: int | None = None  # of a run with nothing named, where that is known
+    epochs: int | None = None  # of such a run; 0 for a head that is fitted to features at once
 
 
 class Sample(NamedTuple):
@@ -359,12 +362,28 @@ def _costs(
     if cost is not None:
         batch = fitting_batch(cost)
         fits = min(batch, 1 << max(train.bit_length() - 1, 0))
-        values |= {"model": cost.model, "largest batch size": fits, needed: cost.fixed + fits * cost.per_image}
+        used = fits if cost.batch_size is None else min(cost.batch_size, train)
+        values["model"] = cost.model
+        if cost.epochs != 0:
+            values |= {} if cost.batch_size is None else {"batch size": used}
+            values |= {"largest batch size": fits, needed: cost.fixed + used * cost.per_image}
         if batch == 0:
             advice.append(f"{cost.model} does not fit into memory even with one image: use a smaller model.")
-        if cost.images_per_second:
-            values["one epoch of training, seconds"] = round(train / cost.images_per_second, 1)
+        values |= dict(_seconds(cost, train, len(parts["val"])))
     return Facts("Cost", values, {"packed images": "bytes", needed: "bytes"})
+
+
+def _seconds(cost: Cost, train: int, val: int) -> Iterator[tuple[str, float]]:
+    """How long training takes: an epoch, and the whole run where its epochs are known."""
+    if not cost.images_per_second:
+        return
+    if cost.epochs == 0:
+        yield "features and a linear head, seconds", round((train + val) / cost.images_per_second, 1)
+        return
+    yield "one epoch of training, seconds", round(train / cost.images_per_second, 1)
+    if cost.epochs is not None:
+        seconds = cost.epochs * (train + val * _FORWARD) / cost.images_per_second
+        yield f"{cost.epochs} epochs with validation, seconds", round(seconds)
 
 
 def _shortener(samples: Sequence[Sample]) -> Callable[[str], str]:

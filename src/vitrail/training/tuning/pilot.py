@@ -57,6 +57,11 @@ def seconds_of(plan: Plan, packs: Packs, device: torch.device) -> Pace:
     return Pace(images * each + evaluation, _FIXED + fitted + _EVALUATIONS * evaluation, each * _FORWARD)
 
 
+def image_seconds(plan: Plan, packs: Packs, device: torch.device) -> float:
+    """Seconds of a training step for each of its images, or to compute the features of one for a linear head."""
+    return (_step if plan.config.probe is None else _forward)(plan, packs, device)
+
+
 def _forward(plan: Plan, packs: Packs, device: torch.device) -> float:
     """Seconds to compute the features of an image."""
     task = plan.build_task().to(device)

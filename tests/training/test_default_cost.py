@@ -1,0 +1,65 @@
+"""What the doctor says that training costs is the cost of what `vitrail train` does there with nothing named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.annotated import voc
+from support.compared_runs import labelled
+
+from vitrail.cli import main
+from vitrail.training import default_cost as module
+from vitrail.training import first_try
+from vitrail.training.default_cost import default_cost
+from vitrail.training.plan import make_plan
+
+CPU = torch.device("cpu")
+TABLE = first_try.measured()
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
+    return voc(tmp_path / "boxes", 10)
+
+
+def test_boxes_cost_what_the_packaged_network_with_its_head_costs(boxes: Path) -> None:
+    data = boxes
+    found = default_cost(data, device=CPU)
+    assert found is not None
+    plan = make_plan(data)
+    task = plan.build_task(blank=True)
+    weights = 4 * sum(one.numel() for one in task.parameters())
+    assert found.image_size == plan.preprocess.image_size
+    assert "packaged-photos with a rt_detr head" in found.numbers.model
+    assert (found.numbers.epochs, found.numbers.batch_size) == (plan.config.epochs, plan.config.batch_size)
+    assert found.numbers.fixed == 5 * weights  # with gradients, two moments, and the moving average
+    assert found.numbers.per_image > 2**20
+    assert (found.numbers.images_per_second or 0) > 0
+
+
+def test_a_linear_head_is_fitted_in_no_epochs_and_at_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_try, "measured", lambda: TABLE)  # other tests train without it
+    monkeypatch.setattr(module, "image_seconds", lambda *_: 1.0)
+    data = labelled(tmp_path / "photos")
+    small = default_cost(data, device=CPU)
+    monkeypatch.setattr(first_try, "SMALL", 16)
+    large = default_cost(data, device=CPU)
+    assert small is not None
+    assert large is not None
+    assert (small.numbers.epochs, small.numbers.images_per_second) == (0, 1.0)
+    assert large.numbers.images_per_second == pytest.approx(1 / (1 + 256**2 / 160**2))
+    assert "160 x 160 and 256 x 256" in large.numbers.model
+
+
+def test_a_new_model_or_refused_data_have_no_such_cost(tmp_path: Path) -> None:
+    assert default_cost(labelled(tmp_path / "photos"), device=CPU) is None  # no sets were measured, in tests
+    assert default_cost(tmp_path / "nothing", device=CPU) is None
+
+
+def test_the_doctor_shows_it(boxes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(boxes)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "packaged-photos with a rt_detr head" in shown
+    assert "epochs with validation" in shown
+    assert "vit_tiny" not in shown
