@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.annotated import voc
 from support.compared_runs import labelled
 from support.task_data import numbers_table
 
@@ -11,6 +12,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.errors import ConfigError
 from vitrail.training import first_try
+from vitrail.training.plan import make_plan
 
 TABLE = first_try.measured()
 
@@ -65,3 +67,15 @@ def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Measured rows" in (tmp_path / "advice.html").read_text()
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["limits"]["latency"] == 50
+
+
+def test_boxes_are_advised_what_training_does_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
+    data = voc(tmp_path / "boxes", 6)
+    found = vitrail.advise(data, device="cpu", minutes=3)
+    small = next(one for one in found.ranked if one.candidate.name == "small-head")
+    assert small.latency is not None
+    assert small.candidate.image_size == make_plan(data).preprocess.image_size
+    assert {one.candidate.name for one in found.ranked} == {"small-head", "bccd-rtdetr"}
+    assert found.choice is small
+    assert found.commands[0] == f"vitrail train {data} --task detect --out runs/advised"

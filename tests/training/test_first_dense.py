@@ -112,7 +112,9 @@ def test_advice_and_audit_are_told_the_same(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
     found = first_dense_on(data)
     assert found is not None
-    assert default_on(data) == (found.about, PHOTOS)
+    told = default_on(data)
+    assert (told.about, told.recipe["start"]) == (found.about, PHOTOS)  # type: ignore[index]
+    assert told.recipe["task"]["kind"] == "detect"  # type: ignore[index]
     assert "RT-DETR" in found.note
 
 

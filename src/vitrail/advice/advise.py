@@ -1,5 +1,6 @@
 """Advice in sentences, each with the measured rows that it rests on, and the commands to type."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 from vitrail.advice.choose import (
     FORWARDS,
     NEAR,
+    Candidate,
     Evidence,
     Judged,
     Limits,
     best_engine,
+    in_ms,
     per_image,
     slowness,
     timed_rows,
@@ -149,23 +152,29 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table("Measured rows", dict.fromkeys(shown[0], ""), shown)
 
 
-def advice(facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, limits: Limits, device: str) -> Advice:
-    """The sentences and commands for candidates in their order."""
+def advice(
+    facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, limits: Limits, device: str,
+    label: Sequence[str] = (),
+) -> Advice:  # fmt: skip
+    """The sentences and commands for candidates in their order; `label` names the columns of the target."""
     rows, speeds, _, kind = evidence
     best = ranked[0]
     sentences = [
         *_model(facts, best, ranked),
         *_expected(best, evidence.rows),
         *_time(facts, best, evidence, named=device in machines()),
-        *_ways(facts, best, limits, evidence),
+        *_ways(facts, best, limits, evidence, label),
     ]
     sentences += [*_answer(best, limits, evidence), *_doctor(facts)]
-    commands = _commands(facts, best, rows, kind)
+    commands = _commands(facts, best, rows, kind, label)
     if not best.fits:
         closest = min(ranked, key=lambda one: (len(one.too_much), one.latency or 0.0, one.seconds or 0.0))
         reasons = tuple(f"{one.candidate.name}: {', '.join(one.too_much)}" for one in ranked)
         text = f"Nothing that was measured keeps the limits ({'; '.join(reasons)})."
-        nearest = f" {closest.candidate.name} is closest; raise a limit, or choose a smaller model of `vitrail models`."
+        nearest = (
+            f" {closest.candidate.name} is closest; raise a limit, or choose a smaller model of `vitrail models` or "
+            "smaller images (--image-size)."
+        )
         known = tuple(speeds[one.candidate.network] for one in ranked if one.candidate.network in speeds)
         sentences, commands = [Sentence(text + nearest, known, outside=True), *_doctor(facts)], []
     return Advice(facts=facts, device=device, limits=limits, ranked=ranked, sentences=sentences, commands=commands)
@@ -208,7 +217,7 @@ def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator
 def _beyond(facts: DataFacts, best: Judged) -> Iterator[Sentence]:
     """How the case differs from all sets that were measured."""
     nearest = best.candidate.rows[0]
-    outside = list(_outside(facts, best.candidate.rows))
+    outside = [*_outside(facts, best.candidate.rows), *_longer(best.candidate, nearest)]
     if facts.distance(nearest.values) > _FAR:
         outside.append(f"the nearest set, {nearest.set}, is unlike these data")
     if outside:
@@ -224,6 +233,13 @@ def _outside(facts: DataFacts, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{value:,} {name}, measured with {' to '.join(ends)}"
 
 
+def _longer(candidate: Candidate, row: Row) -> Iterator[str]:
+    """How the training itself differs from what was measured."""
+    if candidate.work(row) != 1.0 and candidate.image_size is not None:
+        here, there = (" x ".join(map(str, one)) for one in (candidate.image_size, row.values["image_size"]))
+        yield f"{candidate.epochs} epochs at {here} pixels, measured with {row.values['epochs']} at {there}"
+
+
 def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
     """The range of the result on near sets."""
     near = _near(best)
@@ -234,7 +250,7 @@ def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
     metric, names = near[0].values["metric"], ", ".join(dict.fromkeys(row.set for row in near))
     span = show(min(tests), "share") if len(tests) == 1 else show_interval((min(tests), max(tests)), "share")
     alike = f"sets most alike in size, number and colour of images ({names})" if len(near) > 1 else f"one set, {names}"
-    text = f"Expected: test {metric} {span}, its result on the {alike}."
+    text = f"Expected: {near[0].values.get('on', 'test')} {metric} {span}, its result on the {alike}."
     check = next((row for row in rows if row.kind == "check" and near[0].values["task"] == row.values["task"]), None)
     if check is not None and len(near) > 1:
         held = f"on {check.values['inside']} of {check.values['sets']} sets that were left out"
@@ -254,7 +270,7 @@ def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) ->
         core = " of a core" if kind == "cpu" else ""
         text = (
             f"Training: about {duration(best.seconds)}, from {1000 * per_image(timed):.3g} ms{core} for each image "
-            f"there and {facts.images:,} images here"
+            f"there and {facts.images:,} images here{_more(best.candidate, timed)}"
         )
         slower = slowness(best.candidate.network, rows, speed)
         if slower is None or speed is None:
@@ -267,14 +283,42 @@ def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) ->
     yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)
 
 
-def _ways(facts: DataFacts, best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentence]:
+def _more(candidate: Candidate, timed: Sequence[Row]) -> str:
+    """How many times as much an image is computed as in the measured training, where that is known."""
+    times = candidate.work(timed[0])
+    return "" if times == 1.0 else f", each taking {times:.2g} times as long by epochs and pixels"
+
+
+def _data_words(facts: DataFacts, label: Sequence[str]) -> str:
+    """The data as words of a command."""
+    return shlex.quote(facts.source) + (f" --label {shlex.quote(','.join(label))}" if label else "")
+
+
+def _sizes(facts: DataFacts, best: Judged, data: str) -> Iterator[Sentence]:
+    """What training does beside the advised setting where it chooses by itself."""
+    if best.candidate.sizes:
+        sizes = " and ".join(f"{one} x {one}" for one in best.candidate.sizes)
+        yield Sentence(
+            f"With nothing named, vitrail train {data} fits this head at {sizes} pixels, too, and keeps the size that "
+            "folds of the training images choose. That may be more accurate, and an answer takes longer at a larger "
+            "size; the rows are of the usual size.",
+            _near(best),
+            outside=True,
+        )
+
+
+def _ways(
+    facts: DataFacts, best: Judged, limits: Limits, evidence: Evidence, label: Sequence[str]
+) -> Iterator[Sentence]:
     """Other commands: the linear head alone, and a search in a budget of time."""
+    data = _data_words(facts, label)
+    yield from _sizes(facts, best, data)
     if best.candidate.head_on is not None:
-        words = f"vitrail probe {best.candidate.head_on} {facts.source} --fit --out {_OUT}"
+        words = f"vitrail probe {best.candidate.head_on} {data} --fit --out {_OUT}"
         text = f"The same head without a recipe, which is quick to fit again as images are added: {words}."
         yield Sentence(text, _near(best))
     minutes = _MINUTES if limits.minutes is None else limits.minutes
-    words = f"vitrail train {facts.source} --minutes {minutes:g}"
+    words = f"vitrail train {data} --minutes {minutes:g}"
     what = (
         f"To search for longer: {words} tries the default, linear heads and fine-tuning in that time, and keeps the "
         "default unless another is better by more than a standard error"
@@ -303,7 +347,7 @@ def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Senten
     else:
         asked = "" if limits.latency is None else f" (limit {limits.latency:g} ms)"
         yield Sentence(
-            f"An answer takes {speed.values['ms']:.3g} ms in PyTorch as trained, one image at a time{asked}; decoding "
+            f"An answer takes {in_ms(speed.values['ms'])} in PyTorch as trained, one image at a time{asked}; decoding "
             "and resizing the image come on top.",
             (speed,),
         )
@@ -315,7 +359,7 @@ def _answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Senten
             )
     engine = best.engine or best_engine(best.candidate.network, rows, kind)
     if engine is not None and float(engine.values["times"]) >= _WORTH:
-        after = "" if speed is None else f", so about {speed.values['ms'] / engine.values['times']:.3g} ms"
+        after = "" if speed is None else f", so about {in_ms(speed.values['ms'] / engine.values['times'])}"
         needed = " It is needed to keep the limit." if best.engine is not None else ""
         note = f" ({engine.values['note']})" if "note" in engine.values else ""
         yield Sentence(
@@ -342,14 +386,14 @@ def _doctor(facts: DataFacts) -> Iterator[Sentence]:
         yield Sentence(f"The doctor: {line}")
 
 
-def _commands(facts: DataFacts, best: Judged, rows: Sequence[Row], kind: str) -> list[str]:
+def _commands(facts: DataFacts, best: Judged, rows: Sequence[Row], kind: str, label: Sequence[str]) -> list[str]:
     """What to type."""
-    data, out = facts.source, _OUT
+    data, out = _data_words(facts, label), _OUT
     commands = [words.format(data=data, out=out) for words in best.candidate.train]
     commands.append(f"vitrail eval {out}")
     engine = best.engine or best_engine(best.candidate.network, rows, kind)
     if engine is not None and float(engine.values["times"]) >= _WORTH:
-        int8 = f" --int8 {data}" if engine.values["int8"] else ""
+        int8 = f" --int8 {shlex.quote(facts.source)}" if engine.values["int8"] else ""
         commands.append(f"vitrail export {out} --to {engine.values['target']}{int8} --out dist/")
         commands.append(f"vitrail bench dist/ {out}")
     return commands

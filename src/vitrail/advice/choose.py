@@ -16,6 +16,7 @@ from vitrail.strict_json import to_json
 NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
 FORWARDS = 3.0  # forward passes that a training step of an image is worth, where no training was measured
 _UNKNOWN = -0.1  # below the best of a set: what is assumed of a setting that was not measured on it
+_SMALL = 64  # pixels: for images up to here, training tries no other size
 _OPTIONS = {"freeze_until": "--freeze-until", "epochs": "--epochs", "lora": "--lora"}  # of changes to a recipe
 _STARTED = {"cifar10-conv": "cifar10-conv-mae", "cifar10-small": "cifar10-small-mae"}  # recipes with one before them
 _NETWORKS = {"fashion-mnist": NAME, "cifar10-conv": NAME, "finetune": NAME}  # the same architecture
@@ -35,6 +36,10 @@ class Setting(Protocol):
     @property
     def about(self) -> str:
         """What it does."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Other image sizes that training tries where it chooses this setting by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,15 @@ class Candidate:
     rows: tuple[Row, ...]  # results, the sets most like the data first
     epochs: int | None = None
     head_on: str | None = None  # the weights whose features a linear head reads, where that is all that is trained
+    image_size: tuple[int, int] | None = None  # height and width, where they depend on the data
+    sizes: tuple[int, ...] = ()  # other image sizes that training tries with nothing named
+
+    def work(self, row: Row) -> float:
+        """How many times the pixels of a row's training each image is shown with; 1 where that is the same."""
+        if self.image_size is None or self.epochs is None or "epochs" not in row.values:
+            return 1.0
+        here, there = (one[0] * one[1] for one in (self.image_size, row.values["image_size"]))
+        return float(self.epochs * here / (row.values["epochs"] * there))
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,8 @@ def candidates(
             network = PHOTOS if setting.start == PHOTOS else NAME
             words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
             head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
-            found.append(Candidate(name, setting.about, network, (words,), tuple(own), head_on=head_on))
+            sizes = tuple(setting.sizes) if facts.pixels > _SMALL else ()
+            found.append(Candidate(name, setting.about, network, (words,), tuple(own), head_on=head_on, sizes=sizes))
         elif name in recipes:
             recipe = recipes[name]
             found.append(
@@ -160,7 +175,7 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
         engine = best_engine(candidate.network, rows, device)
         latency = latency if engine is None else latency / float(engine.values["low"])  # the lower end
         if latency > limits.latency:
-            too_much.append(f"{latency:.3g} ms an image, limit {limits.latency:g} ms")
+            too_much.append(f"{in_ms(latency)} an image, limit {limits.latency:g} ms")
     held = memories.get(candidate.network)
     mib = None if held is None else float(held.values["mib"])
     if limits.memory is not None and mib is not None and mib > limits.memory:
@@ -171,6 +186,11 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
     elif limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
         too_much.append(f"about {duration(seconds)} of training, limit {limits.minutes:g} minutes")
     return Judged(candidate, merit(candidate.name, facts, rows), latency, mib, seconds, engine, tuple(too_much))
+
+
+def in_ms(milliseconds: float) -> str:
+    """Such as "7.39 ms" or "2,651 ms"."""
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds:,.0f} ms"
 
 
 def best_engine(network: str, rows: Sequence[Row], device: str) -> Row | None:
@@ -185,7 +205,7 @@ def training_seconds(
     """From measured trainings, in proportion to the images and the speed of the device; else from forward passes."""
     if timed := timed_rows(candidate, device):
         slower = slowness(candidate.network, rows, speed) or 1.0
-        return max(5.0, per_image(timed) * facts.images * slower)
+        return max(5.0, per_image(timed, candidate) * facts.images * slower)
     if speed is None or candidate.epochs is None:
         return None
     return FORWARDS * candidate.epochs * facts.images * float(speed.values["ms"]) / 1000
@@ -196,9 +216,16 @@ def timed_rows(candidate: Candidate, device: str) -> list[Row]:
     return [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
 
 
-def per_image(timed: Sequence[Row]) -> float:
-    """Seconds of training for an image, on one core or a whole GPU: the median of some rows."""
-    return median(row.values["seconds"] * row.values.get("cores", 1) / row.values["images"] for row in timed)
+def per_image(timed: Sequence[Row], candidate: Candidate | None = None) -> float:
+    """Seconds of training for an image, on one core or a whole GPU: the median of some rows.
+
+    With a candidate, in proportion to its epochs and the size of its images.
+    """
+    return median(
+        row.values["seconds"] * row.values.get("cores", 1) / row.values["images"]
+        * (1.0 if candidate is None else candidate.work(row))
+        for row in timed
+    )  # fmt: skip
 
 
 def slowness(network: str, rows: Sequence[Row], speed: Row | None) -> float | None:

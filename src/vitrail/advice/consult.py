@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vitrail.advice.advise import Advice, advice
 from vitrail.advice.choose import Candidate, Evidence, Limits, Setting, candidates, judge, ranked
 from vitrail.advice.facts import DataFacts, facts_of, look
 from vitrail.advice.networks import measure, memory
-from vitrail.advice.rows import Cell, machines, packaged_rows, rows_of_cells
+from vitrail.advice.rows import Cell, Row, machines, packaged_rows, rows_of_cells
 from vitrail.config import split_names
 from vitrail.data.audit.doctor import examine
 from vitrail.data.sources.opening import survey
@@ -23,13 +23,29 @@ _AUDITED = 2000  # images of each split that the doctor looks at
 _KINDS = ("cpu", "cuda", "mps")
 
 
+class Default(Protocol):
+    """What a run does where nothing is named."""
+
+    @property
+    def about(self) -> str:
+        """In words."""
+
+    @property
+    def network(self) -> str:
+        """What answers."""
+
+    @property
+    def recipe(self) -> Mapping[str, Any] | None:
+        """How that network is built and trained: `start`, `image_size`, `epochs` and `task`; None for named ones."""
+
+
 @dataclass(frozen=True)
 class Table:
     """What training knows: the sets and settings of the first try, and what a run does by default on which network."""
 
     cells: Sequence[Cell]
     settings: Mapping[str, Setting]
-    default: Callable[..., tuple[str, str]]
+    default: Callable[..., Default]
 
 
 def consult(
@@ -52,7 +68,13 @@ def consult(
     facts = facts_of(str(data), splits, audit, seen, task=task)
     rows = [*rows_of_cells(table.cells), *packaged_rows()]
     recipes = {name: read_recipe(name) for name in list_recipes()}
-    found = candidates(facts, rows, table.settings, recipes) or [_default(data, wanted, facts, table)]
+    found = candidates(facts, rows, table.settings, recipes)
+    known: dict[str, Mapping[str, Any]] = {}
+    if facts.task != "classify":
+        default = table.default(data, wanted=wanted)
+        own = default.recipe is not None and default.recipe["task"]["kind"] == facts.task
+        known = {default.network: default.recipe} if own and default.recipe is not None else {}
+        found += [default_candidate(default, facts, rows)] if own or not found else []
     networks = list(dict.fromkeys(one.network for one in found))
     if named:
         kind, where = machines()[str(device)], str(device)
@@ -60,17 +82,24 @@ def consult(
     else:
         chosen = choose_device(device)
         kind, where = chosen.type, str(chosen)
-        speeds = measure(networks, device=chosen, schema=dict(splits.train.schema))
-    memories = {} if limits.memory is None else {name: memory(name, splits.train.schema) for name in networks}
+        speeds = measure(networks, device=chosen, schema=dict(splits.train.schema), recipes=known)
+    memories = (
+        {} if limits.memory is None else {name: memory(name, splits.train.schema, known.get(name)) for name in networks}
+    )
     evidence = Evidence(rows, speeds, memories, kind)
     judged = ranked([judge(one, facts, limits, evidence) for one in found])
-    return advice(facts, judged, evidence, limits=limits, device=where)
+    return advice(facts, judged, evidence, limits=limits, device=where, label=columns)
 
 
-def _default(data: str | Path, wanted: Wanted, facts: DataFacts, table: Table) -> Candidate:
-    """What training does by default, for a task of which nothing was measured."""
-    about, network = table.default(data, wanted=wanted)
+def default_candidate(default: Default, facts: DataFacts, rows: Sequence[Row]) -> Candidate:
+    """What training does by default, with what was measured of it."""
+    recipe = default.recipe or {}
+    own = [
+        row for row in rows if row.kind == "result" and (row.of, row.values["task"]) == (default.network, facts.task)
+    ]
     return Candidate(
-        "default", f"{about}, which is what training does by default", network,
-        (f"vitrail train {{data}} --task {facts.task} --out {{out}}",), (),
+        default.network if own else "default", f"{default.about}, which is what training does by default",
+        default.network, (f"vitrail train {{data}} --task {facts.task} --out {{out}}",),
+        tuple(sorted(own, key=lambda row: facts.distance(row.values))), recipe.get("epochs"),
+        image_size=recipe.get("image_size"),
     )  # fmt: skip

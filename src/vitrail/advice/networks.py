@@ -17,8 +17,10 @@ from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_to_dict
 from vitrail.errors import ConfigError
 from vitrail.hardware import autocast, precision
+from vitrail.models.backbone import Backbone
+from vitrail.models.checkpoint import load
 from vitrail.models.registry import create
-from vitrail.packaged import NAMES
+from vitrail.packaged import NAMES, find_packaged
 from vitrail.recipes import read_recipe
 from vitrail.runs.trained import open_model
 from vitrail.strict_json import to_json
@@ -34,32 +36,47 @@ _CHILD = (
     "import json\n"
     "from vitrail.advice.networks import network\n"
     "from vitrail.data.targets.target import schema_from_dict\n"
-    "network(sys.argv[1], schema=schema_from_dict(json.loads(sys.argv[2])))()\n"
+    "found = schema_from_dict(json.loads(sys.argv[2]))\n"
+    "network(sys.argv[1], schema=found, recipe=json.loads(sys.argv[3]))()\n"
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
 )
 
 
-def network(name: str, *, schema: Schema | None = None, device: torch.device | None = None) -> Callable[[], object]:
-    """A forward pass of one image through a network: packaged weights, the model of a recipe, or a named model."""
+def network(
+    name: str, *, schema: Schema | None = None, device: torch.device | None = None,
+    recipe: Mapping[str, Any] | None = None,
+) -> Callable[[], object]:  # fmt: skip
+    """A forward pass of one image through a network: packaged weights, the model of a recipe, or a named model.
+
+    A `recipe` says what a name stands for: a task around packaged weights (`start`) at an `image_size`.
+    """
     where = device or torch.device("cpu")
+    if recipe is not None:
+        backbone = load(find_packaged(recipe["start"]), image_size=tuple(recipe["image_size"]), num_classes=0)
+        return _around(backbone, dict(recipe["task"]), schema or {}, where)
     if name in NAMES:
         model: Any = open_model(name).backbone.to(where)
         return _pass(model, model.config, where)
     name, _, size = name.partition("@")
-    recipe: Mapping[str, Any] = {"model": name} if name.startswith(("vit", "effi")) else read_recipe(name)
-    options = dict(recipe.get("options", {}))
-    if size or recipe.get("image_size"):
-        options["image_size"] = int(size) if size else recipe["image_size"]
-    task = dict(recipe.get("task", {}))
-    kind = TaskConfig.kinds.get(str(task.pop("kind", "classify")))
-    if kind is None or not schema or kind.kind == "classify":
-        model = create(str(recipe["model"]), **options).to(where)
+    found: Mapping[str, Any] = {"model": name} if name.startswith(("vit", "effi")) else read_recipe(name)
+    options = dict(found.get("options", {}))
+    if size or found.get("image_size"):
+        options["image_size"] = int(size) if size else found["image_size"]
+    task = dict(found.get("task", {}))
+    if not schema or task.get("kind", "classify") == "classify":
+        model = create(str(found["model"]), **options).to(where)
         return _pass(model, model.config, where)
-    config = from_dict(kind, task)
+    return _around(create(str(found["model"]), **{"num_classes": 0, **options}), task, schema, where)
+
+
+def _around(backbone: Backbone, task: dict[str, Any], schema: Schema, device: torch.device) -> Callable[[], object]:
+    """The outputs of a task around a backbone, for one image."""
+    config = from_dict(TaskConfig.kinds[str(task.pop("kind"))], task)
     assert isinstance(config, TaskConfig)  # noqa: S101  (registered as such)
-    backbone = create(str(recipe["model"]), num_classes=config.num_outputs(schema), **options)
-    built = config.build(backbone, config.learns(schema)).to(where).eval()
-    return _pass(built.outputs, backbone.config, where)
+    if outputs := config.num_outputs(schema):
+        backbone.reset_head(outputs)
+    built = config.build(backbone, config.learns(schema)).to(device).eval()
+    return _pass(built.outputs, backbone.config, device)
 
 
 def _pass(run: Any, config: Any, device: torch.device) -> Callable[[], object]:
@@ -75,13 +92,19 @@ def _answered(run: Callable[[Tensor], object], image: Tensor, device: torch.devi
         return run(image)
 
 
-def measure(names: Sequence[str], *, device: torch.device, schema: Schema | None = None) -> dict[str, Row]:
+def measure(
+    names: Sequence[str], *, device: torch.device, schema: Schema | None = None,
+    recipes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Row]:  # fmt: skip
     """The time of an answer of each network, measured in turns here and now, for up to a minute.
 
     It is the median of the passes, and the fastest where other processes keep the machine busy: they can make the
     median ten times as long, and not the same for all networks.
     """
-    passes = {name: network(name, schema=schema, device=device) for name in dict.fromkeys(names)}
+    known = recipes or {}
+    passes = {
+        name: network(name, schema=schema, device=device, recipe=known.get(name)) for name in dict.fromkeys(names)
+    }
     began = time.perf_counter()
     for run in passes.values():
         run()
@@ -109,11 +132,11 @@ def other_load() -> float:
         return 0.0
 
 
-def memory(name: str, schema: Schema) -> Row:
+def memory(name: str, schema: Schema, recipe: Mapping[str, Any] | None = None) -> Row:
     """The largest memory of a process of its own that opens a network and answers one image on the CPU."""
     try:
         found = subprocess.run(  # noqa: S603  (our own text)
-            [sys.executable, "-c", _CHILD, name, to_json(schema_to_dict(schema))],
+            [sys.executable, "-c", _CHILD, name, to_json(schema_to_dict(schema)), to_json(recipe)],
             capture_output=True,
             text=True,
             check=True,

@@ -78,7 +78,8 @@ class Row:
             ends = f" ({show(min(seeds), 'share')} to {show(max(seeds), 'share')}, {len(seeds)} seeds)"
             took = "" if values.get("seconds") is None else f", {values['seconds']:.0f} s"
             test = show(values["test"], "share")
-            return f"test {values['metric']} {test}{ends if len(seeds) > 1 else ''}{took}"
+            how = "" if "epochs" not in values else f", {values['epochs']} epochs at {_by(values['image_size'])}"
+            return f"{values.get('on', 'test')} {values['metric']} {test}{ends if len(seeds) > 1 else ''}{took}{how}"
         if self.kind == "engine":
             ends = f"{values['low']:.2f} to {values['high']:.2f}"
             return f"{values['engine']}: {values['times']:.2f} times eager ({ends}), batch 1"
@@ -93,6 +94,10 @@ class Row:
         if self.kind == "memory":
             return f"{values['mib']} MiB of a process that answers one image"
         return f"{values['ms']:.2f} ms an image ({values['low']:.2f} to {values['high']:.2f}), batch 1"
+
+
+def _by(size: Sequence[int]) -> str:
+    return " x ".join(map(str, size))
 
 
 @cache

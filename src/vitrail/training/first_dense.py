@@ -31,6 +31,7 @@ HEADS: Mapping[str, Mapping[str, Any]] = {
     "segment": {"kind": "unet"},
     "depth": {"kind": "dpt", "dim": 128},
 }
+SMALL_HEAD = "small-head"  # what advice calls it
 _NAMES = {"detect": "RT-DETR", "segment": "U-Net", "depth": "DPT"}
 RECIPE: Mapping[str, Any] = {
     "batch_size": 8,
@@ -86,10 +87,22 @@ def first_dense_on(
     return first_dense(train, sample(train), {}, infer(train.schema)()) if len(train.schema) == 1 else None
 
 
-def default_on(source: str | Path, *, wanted: Wanted = Wanted()) -> tuple[str, str]:  # noqa: B008
-    """What a run on data does where nothing is named, and the network that answers then."""
+class Default(NamedTuple):
+    """What a run does, the network that answers then, and what that network is built by and trained for, if known."""
+
+    about: str
+    network: str
+    recipe: Mapping[str, Any] | None = None
+
+
+def default_on(source: str | Path, *, wanted: Wanted = Wanted()) -> Default:  # noqa: B008
+    """What a run on data does where nothing is named."""
     found = first_dense_on(source, wanted=wanted)
-    return plain_default_on(source, wanted=wanted) if found is None else (found.about, found.start)
+    if found is None:
+        return Default(*plain_default_on(source, wanted=wanted))
+    kind = infer(survey(source, wanted=wanted).train.schema).kind
+    sizes = {name: found.changes[name] for name in ("image_size", "epochs")}
+    return Default(found.about, SMALL_HEAD, {"start": found.start, **sizes, "task": {"kind": kind, **found.task}})
 
 
 def over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
