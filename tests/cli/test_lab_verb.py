@@ -21,6 +21,15 @@ def test_one_experiment_as_json_and_as_a_page(tmp_path: Path, capsys: pytest.Cap
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
+def test_charts_are_in_a_page_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["lab", "temperature", "--quick", "--seeds", "1", "--results", str(tmp_path)]
+    assert main(words) == 0
+    assert "charts: " in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "temperature.html").read_text()
+    assert main([*words, "--json", "--out", str(tmp_path / "new" / "page.html")]) == 0
+    assert (tmp_path / "new" / "page.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [(["temprature"], "temperature"), (["--quick"], "name"), (["temperature", "--quick", "--seeds", "0"], "seeds")],

@@ -20,8 +20,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     verb.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
     verb.add_argument(
-        "--out", metavar="FILE", type=Path, dest="html", help="also write one HTML page, to read or print"
-    )
+        "--out", metavar="FILE", type=Path, dest="html",
+        help="where the HTML page with the charts is written, to read or print (default: NAME.html in --results)",
+    )  # fmt: skip
 
 
 def lab(options: argparse.Namespace) -> None:
@@ -46,9 +47,12 @@ def lab(options: argparse.Namespace) -> None:
                 )
             )
     report = booklet(findings) if options.name == "all" else page(findings[0])
+    page_file = options.html or (None if options.json else options.results / f"{options.name}.html")
+    if page_file is not None:
+        page_file.parent.mkdir(parents=True, exist_ok=True)
+        report.to_html(page_file)
     if options.json:
-        if options.html:
-            report.to_html(options.html)
         print(findings_json(findings))  # noqa: T201
     else:
-        show_report(report, options)
+        report.print()
+        print(f"charts: {page_file}")  # noqa: T201

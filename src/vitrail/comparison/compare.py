@@ -11,6 +11,7 @@ from vitrail.comparison.by_image import Key, Seen, Units, metric_of, see
 from vitrail.comparison.costs import costs
 from vitrail.comparison.difference import MOST, Difference, Resampled, difference, mcnemar, resample, with_holm
 from vitrail.comparison.opened import open_runs
+from vitrail.comparison.over_seeds import over_seeds
 from vitrail.comparison.page import report, sentences
 from vitrail.comparison.result import Compared, Pair, to_data
 from vitrail.comparison.settings import differing
@@ -74,10 +75,11 @@ def compare_runs(
             f"--resamples {MOST} gives finer p-values."
         )
     others, parts = _against_first(seen, drawn, best)
+    settings = differing([run.record for run in runs])
     return Comparison(Compared(
         runs=runs,
         images=images,
-        settings=differing([run.record for run in runs]),
+        settings=settings,
         best=best,
         metrics={key: metric_of(one.task, one.evaluation.results, key[0]) for one in seen for key in one.found},
         values=[one.found for one in seen],
@@ -86,6 +88,7 @@ def compare_runs(
         others=others,
         parts=parts,
         costs=costs(runs),
+        over_seeds=over_seeds(settings, [one.found[best] for one in seen]),
         resamples=0 if drawn is None else drawn.values.shape[-1],
         units=units.count,
         notes=notes,

@@ -6,6 +6,8 @@ from typing import Any
 
 from vitrail.comparison.by_image import Key
 from vitrail.comparison.difference import LEVEL, Difference
+from vitrail.comparison.over_seeds import CHANCE as _CHANCE
+from vitrail.comparison.over_seeds import OverSeeds
 from vitrail.comparison.result import Compared, Pair
 from vitrail.report import Group, Metric, Picture, Report, Section, Table, Text, Unit, Value, show
 from vitrail.report.charts_series import COLOURS, Series, series
@@ -14,7 +16,6 @@ from vitrail.timing import machine
 
 _NAMED = 4  # runs that a title names
 _OPEN = 12  # rows of a table by class that a page shows before it folds the rest
-_CHANCE = {"seed", "machine.threads"}  # settings that no one chooses for their effect
 _LOSS = Metric("loss", higher=False)
 
 
@@ -26,6 +27,7 @@ def report(found: Compared) -> Report:
         Text("", "\n".join(sentences(found))),
         _results(found),
         *_pairs(found),
+        *_over_seeds(found),
         _settings(found),
         *_curves(found),
         *_others(found),
@@ -39,7 +41,31 @@ def report(found: Compared) -> Report:
 def sentences(found: Compared) -> list[str]:
     """The verdict of each pair, in words."""
     metric = found.metrics[found.best]
-    return [f"{_verdict(found, pair, metric)}{_by_chance(found, pair)}" for pair in found.pairs]
+    together = [_together(found, one, metric) for one in found.over_seeds]
+    return [*together, *(f"{_verdict(found, pair, metric)}{_by_chance(found, pair)}" for pair in found.pairs)]
+
+
+def _together(found: Compared, one: OverSeeds, metric: Metric) -> str:
+    """What runs with several seeds say of their settings."""
+    first, second = (_names(found, runs) for runs in (one.first, one.second))
+    means = [show(value, metric.unit) for value in one.means]
+    if one.better is None:
+        p = "" if one.change.p is None else f" (p {_p(one.change.corrected)})"
+        return (
+            f"Over seeds, the settings of {first} (mean {metric.title} {means[0]}) and of {second} ({means[1]}) are "
+            f"not shown to differ{p}."
+        )
+    if (one.better == "second") == metric.higher:
+        first, second, means = second, first, means[::-1]
+    return (
+        f"Over seeds, the settings of {first} are better than those of {second}: mean {metric.title} {means[0]} "
+        f"against {means[1]} (p {_p(one.change.corrected)})."
+    )
+
+
+def _names(found: Compared, runs: Sequence[int]) -> str:
+    *all_but_last, last = [found.runs[run].name for run in runs]
+    return f"{', '.join(all_but_last)} and {last}"
 
 
 def _by_chance(found: Compared, pair: Pair) -> str:
@@ -96,6 +122,27 @@ def _results(found: Compared) -> Table:
         row["95 % interval"] = None if interval is None else show_interval(interval, found.metrics[found.best].unit)
         rows.append(row | {found.metrics[key].title: _known(values.get(key)) for key in keys})
     return Table("Result", columns, rows)
+
+
+def _over_seeds(found: Compared) -> Iterator[Section]:
+    """The tests of settings, where runs have the same ones with several seeds."""
+    metric = found.metrics[found.best]
+    rows: list[dict[str, Value]] = [
+        {
+            "first": _names(found, one.first),
+            "second": _names(found, one.second),
+            "means": " and ".join(show(value, metric.unit) for value in one.means),
+            "difference": _change(one.change.value, metric),
+            "95 % interval": _ends(one.change, metric),
+            "p": _p(one.change.p),
+            "p, corrected": _p(one.change.corrected),
+        }
+        for one in found.over_seeds
+    ]
+    if rows:
+        text = "Welch's t-test over runs: it counts how much training with another seed changes, not which images."
+        yield Table(f"Settings over seeds: {metric.title}", dict.fromkeys(rows[0], ""), rows)
+        yield Text("", text)
 
 
 def _known(value: float | None) -> float | None:

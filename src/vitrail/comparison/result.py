@@ -8,6 +8,7 @@ from vitrail.comparison.by_image import Key
 from vitrail.comparison.costs import RunCost
 from vitrail.comparison.difference import Difference, Discordant
 from vitrail.comparison.opened import ComparedRun
+from vitrail.comparison.over_seeds import OverSeeds
 from vitrail.comparison.shared_images import SharedImages
 from vitrail.report.metric import Interval, Metric
 
@@ -39,6 +40,7 @@ class Compared:
     others: Mapping[int, Mapping[Key, Difference]]  # run -> other metrics, against the first run
     parts: Mapping[int, Mapping[Key, Difference]]  # run -> metrics of each class, label or number
     costs: Sequence[RunCost]
+    over_seeds: Sequence[OverSeeds]  # of the best metric
     resamples: int  # 0 where the task cannot be paired by image
     units: int
     notes: Sequence[str]
@@ -83,6 +85,15 @@ def to_data(found: Compared) -> dict[str, Any]:
                 "better": None if (better := found.better(pair)) is None else names[better],
             }
             for pair in found.pairs
+        ],
+        "over_seeds": [
+            {
+                "first": [names[run] for run in one.first],
+                "second": [names[run] for run in one.second],
+                "means": list(one.means),
+                **_plain(one.change),
+            }
+            for one in found.over_seeds
         ],
         "other_metrics": {names[run]: named(changes) for run, changes in found.others.items()},
         "of_each": {names[run]: named(changes) for run, changes in found.parts.items()},
