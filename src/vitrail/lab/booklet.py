@@ -99,7 +99,7 @@ def _sections(finding: Finding) -> tuple[Section, ...]:
 
 
 def _judged(title: str, verdict: Verdict) -> list[Section]:
-    sentence = f"{verdict.outcome[0].upper()}{verdict.outcome[1:]}{f': {verdict.text}' if verdict.text else ''}."
+    sentence = f"{verdict.outcome[0].upper()}{verdict.outcome[1:]}{f'. {verdict.text}' if verdict.text else ''}."
     columns = dict.fromkeys(("consequence of the claim", "measured", "95 % interval", "must be", "result"), "")
     rows: list[Mapping[str, Value]] = [
         {

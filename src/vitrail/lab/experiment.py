@@ -18,6 +18,8 @@ Results = Mapping[str, Any]  # what one seed measured, as JSON has it
 Status = Literal["holds", "fails", "undecided"]
 Outcome = Literal["holds", "holds within a range", "fails", "undecided"]
 
+_REFUTED = "These consequences of the claim were found false"
+_OPEN = "These are not decided, since the interval allows both"
 THEORY = "Vision Transformers and Modern Computer Vision - Theory"
 FOUNDATIONS = "Day 7.1: Vision Transformers - Architecture and Mathematical Foundations"
 ARCHITECTURE = "Vision Transformer Architecture"
@@ -120,16 +122,16 @@ def judge(checks: Sequence[Check], *, note: str = "") -> Verdict:
     limits = [check for check in checks if not check.essential and check.status != "holds"]
 
     def those(status: Status, among: Sequence[Check]) -> str:
-        return "; ".join(check.text for check in among if check.status == status)
+        return "; ".join(f'"{check.text}"' for check in among if check.status == status)
 
     outcome: Outcome = "holds"
     text = ""
     if any(check.status == "fails" for check in essential):
-        outcome, text = "fails", f"not so: {those('fails', essential)}"
+        outcome, text = "fails", f"{_REFUTED}: {those('fails', essential)}"
     elif any(check.status == "undecided" for check in essential):
-        outcome, text = "undecided", f"the interval allows both: {those('undecided', essential)}"
+        outcome, text = "undecided", f"{_OPEN}: {those('undecided', essential)}"
     elif limits:
         outcome = "holds within a range"
-        parts = {"not so": those("fails", limits), "the interval allows both": those("undecided", limits)}
-        text = "; ".join(f"{what}: {which}" for what, which in parts.items() if which)
+        parts = {_REFUTED: those("fails", limits), _OPEN: those("undecided", limits)}
+        text = ". ".join(f"{what}: {which}" for what, which in parts.items() if which)
     return Verdict(outcome=outcome, text=". ".join(filter(None, (text, note))), checks=tuple(checks))
