@@ -92,7 +92,7 @@ class LowPass(Experiment):
                     essential=name == "random",
                 ),
                 Check(
-                    text=f"their amplitude itself is not larger after the last block ({title})",
+                    text=f"the amplitude of high frequencies is not larger after the last block ({title})",
                     found=estimate(
                         [result[name]["amplitude"][-1] / result[name]["amplitude"][0] for result in results]
                     ),
