@@ -32,6 +32,15 @@ def test_guesses_follow_neither_cue() -> None:
     assert abs(found["shape"] - found["texture"]) < 0.03
 
 
+def test_models_that_both_follow_one_cue_nearly_always_decide_nothing() -> None:
+    for bias, cue in ((0.01, "texture"), (0.99, "shape")):
+        (made,) = ShapeBias().true_case()
+        both = {**made, "vit": made["vit"] | {"bias": bias}, "cnn": made["cnn"] | {"bias": bias}}
+        verdict = ShapeBias().verdict([both, both])
+        assert verdict.outcome == "undecided"
+        assert f"follow the {cue}" in verdict.text
+
+
 def test_a_tiny_run() -> None:
     torch.manual_seed(0)
     few = Fit(steps=2, batch=8)
