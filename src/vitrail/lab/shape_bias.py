@@ -118,7 +118,7 @@ class ShapeBias(Experiment):
         if max(vit + cnn) < _FLOOR or min(vit + cnn) > 1 - _FLOOR:
             cue = "texture" if max(vit + cnn) < _FLOOR else "shape"
             text = (
-                f"Both models follow the {cue} in more than {1 - _FLOOR:.0%} of their decisions, in every seed: it is "
+                f"Both models follow the {cue} in more than {1 - _FLOOR:.0%} of their decisions, in every seed: it "
                 "is too easy here to tell which model follows the shape more often"
             )
             return replace(found, outcome="undecided", text=text)
