@@ -71,8 +71,8 @@ def compare_runs(
     drawn = resample(seen, keys, count=resamples) if best in keys and units.count > 1 else None
     if drawn is not None and resamples is None and drawn.values.shape[-1] < MOST:
         notes.append(
-            f"Images were resampled {drawn.values.shape[-1]} times, to end within about a minute; "
-            f"--resamples {MOST} gives finer p-values."
+            f"Images were resampled {drawn.values.shape[-1]} times, since {MOST} times would take a core more than a "
+            f"minute; --resamples {MOST} gives finer p-values."
         )
     others, parts = _against_first(seen, drawn, best)
     settings = differing([run.record for run in runs])
