@@ -66,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.out or Path(temporary)
         options = {"val": arguments.val, "folder": folder, "start": arguments.start, "epochs": arguments.epochs}
-        spawned = multiprocessing.get_context("spawn")  # each has the GPU for itself
+        spawned = multiprocessing.get_context("spawn")  # each has a CUDA context of its own
         with ProcessPoolExecutor(arguments.parallel, mp_context=spawned) as pool:
             todo = [
                 pool.submit(measure, seed, arguments.recipes, arguments.data, tta=arguments.tta, **options)

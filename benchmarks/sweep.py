@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 PATIENCE = 60  # seconds for a run to store its state once it is told to stop
+LEAST = 5  # factors: with fewer, some of 12 runs would be the same
 PLACKETT_BURMAN = ("++-+++---+-", "++--++++-+-+----++-")  # first rows of the designs of 12 and 20 runs
 
 
@@ -40,9 +41,11 @@ class Job(NamedTuple):
 
 
 def design(factors: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Runs by name, the names of their factors joined by "+": 12 for up to 11 factors, 20 for up to 19."""
+    """Runs by name, the names of their factors joined by "+": 12 for 5 to 11 factors, 20 for up to 19."""
     if not factors:
         return {}
+    if len(factors) < LEAST:
+        raise SystemExit(f"{len(factors)} factors are too few for a design, at least {LEAST} are needed; use variants")
     row = next((signs for signs in PLACKETT_BURMAN if len(signs) >= len(factors)), None)
     if row is None:
         raise SystemExit(f"{len(factors)} factors are too many; at most {len(PLACKETT_BURMAN[-1])} are allowed")

@@ -115,7 +115,7 @@ def test_advice_and_audit_are_told_the_same(tmp_path: Path, monkeypatch: pytest.
     told = default_on(data)
     assert (told.about, told.recipe["start"]) == (found.about, PHOTOS)  # type: ignore[index]
     assert told.recipe["task"]["kind"] == "detect"  # type: ignore[index]
-    assert "RT-DETR" in found.note
+    assert "RT-DETR" in found.about
 
 
 def test_nested_options_go_over_one_another() -> None:

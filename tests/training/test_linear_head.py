@@ -100,6 +100,16 @@ def test_images_of_a_group_are_in_one_fold() -> None:
     assert few == together
 
 
+def test_folds_of_groups_are_about_equal() -> None:
+    def sizes(groups: list[str]) -> list[int]:
+        fold = linear_head._folds(len(groups), groups)
+        assert all(len({int(fold[at]) for at, name in enumerate(groups) if name == one}) == 1 for one in set(groups))
+        return sorted(torch.bincount(fold, minlength=3).tolist())
+
+    assert sizes(["a"] * 96 + ["b", "c", "d", "e"]) == [2, 2, 96]
+    assert sizes([str(number % 30) for number in range(300)]) == [100, 100, 100]
+
+
 def test_an_unlike_image_gets_no_absurd_answer_from_a_feature_that_hardly_ever_differs() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(200, 20), torch.randn(200, 1)

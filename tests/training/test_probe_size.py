@@ -1,6 +1,5 @@
 """The image size of a linear head where nothing was named: folds choose it, where there is time."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,8 @@ def test_the_size_with_the_least_loss_on_held_out_images_is_taken(
 ) -> None:
     seen = []
 
-    def fit(task, known) -> Fit:
+    def fit(task, known, *, groups) -> Fit:
+        assert groups is None
         seen.append(task.backbone.config.image_size[0])
         return Fit(1.0, mirrored=False, loss=0.1 if seen[-1] == best else 0.2)
 
@@ -52,7 +52,9 @@ def test_the_size_with_the_least_loss_on_held_out_images_is_taken(
     assert seen == [160, 256]
     assert run.config.image_size == (best, best)
     assert run.backbone.config.image_size == run.preprocess.image_size == (best, best)
-    assert any(f"{best} x {best}, which folds" in note for note in run.plan.notes)
+    assert any(f"chose {best} x {best}" in note for note in run.plan.notes)
+    other = {160, 256} - {best}
+    assert not any(f"resized to {size} x {size}" in note for note in run.plan.notes for size in other)
 
 
 def test_a_plan_of_another_size_has_the_same_weights_and_no_further_choice() -> None:
@@ -62,4 +64,9 @@ def test_a_plan_of_another_size_has_the_same_weights_and_no_further_choice() -> 
     assert (larger.preprocess.image_size, larger.sizes) == ((256, 256), ())
     before, after = plan.bare().state_dict(), larger.bare().state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert replace(larger, sizes=(256,)).task == plan.task
+
+
+def test_a_few_images_have_no_folds_that_could_choose(tmp_path: Path) -> None:
+    run = train(split(photos(5, size=80), val=8), folder=tmp_path / "run", device="cpu", silent=True)
+    assert run.config.image_size in (None, (160, 160))
+    assert not any("folds" in note for note in run.plan.notes)

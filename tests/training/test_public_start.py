@@ -82,6 +82,23 @@ def test_small_images_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("licence of the weights: Apache-2.0" in note for note in plan.notes)
 
 
+@pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")
+def test_boxes_masks_and_depth_begin_as_without_it_where_there_are_no_public_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(public, "_missing", lambda: "the hub is unreachable")
+    auto, plain = (make_plan("scenes:24:96x128", task="depth", start=start) for start in ("auto", None))
+    assert (auto.start, auto.config, auto.task) == (plain.start, plain.config, plain.task)
+    assert any("unreachable" in note for note in auto.notes)
+
+
+@pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")
+def test_a_recipe_is_not_replaced_by_a_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public, "_missing", lambda: "the hub is unreachable")
+    plan = make_plan(split(photos(24, size=80)), start="auto", recipe={"epochs": 3})
+    assert (plan.config.probe, plan.config.epochs) == (None, 3)
+
+
 def test_who_says_how_to_train_gets_no_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:
     data = photos(24)
     monkeypatch.setattr(public, "locate", Path)

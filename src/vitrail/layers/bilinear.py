@@ -10,12 +10,14 @@ from torch import Tensor
 def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
     """Bilinear, the edges of both maps in the same place: B D h w -> B D *size.
 
-    The gradient of torch's operator adds numbers of 16 bits one by one; two matrix products do not. They are rounded in
-    between, so that results may differ in the last of the 8 bits of bfloat16.
+    The gradient of torch's operator adds numbers of 16 bits one by one; that of two matrix products does not. Where
+    gradients are wanted these are used, whose weights and first product are rounded to 16 bits, too.
     """
     height, width = size
-    if maps.is_cuda and maps.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling():
-        return by_products(maps, (height, width))
+    learns = maps.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if learns and maps.is_cuda and maps.dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cuda", enabled=False):  # which may have the other type of 16 bits
+            return by_products(maps, (height, width))
     return F.interpolate(maps, size=(height, width), mode="bilinear", align_corners=False)
 
 
@@ -30,7 +32,8 @@ def by_products(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 def axis(size_in: int, size_out: int, *, like: Tensor) -> Tensor:
     """What each pixel of an axis gives to each pixel of the resized one: out in."""
-    centres = (torch.arange(size_out, device=like.device) + 0.5) * (size_in / size_out) - 0.5
+    exact, device = torch.promote_types(like.dtype, torch.float32), like.device
+    centres = (torch.arange(size_out, dtype=exact, device=device) + 0.5) * (size_in / size_out) - 0.5
     centres = centres.clamp(0, size_in - 1)  # beyond the edge: the pixel at the edge
-    pixels = torch.arange(size_in, device=like.device)
+    pixels = torch.arange(size_in, dtype=exact, device=device)
     return (1 - (centres[:, None] - pixels).abs()).clamp(min=0).to(like.dtype)

@@ -257,7 +257,7 @@ class Task(nn.Module, ABC):
     # Answers
 
     def of_view(self, images: Tensor, *, mirrored: bool) -> dict[str, Tensor]:
-        """What `average` reads of a view B C H W; maps of mirrored images are turned back. By default, the outputs."""
+        """What `average` reads of a view B C H W; maps of mirrored images are flipped back. By default, the outputs."""
         return self.outputs(images)
 
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:

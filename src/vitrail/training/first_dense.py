@@ -56,8 +56,8 @@ class FirstDense(NamedTuple):
     def note(self) -> str:
         """A line of the log."""
         return (
-            f"no model was named: {self.about}; --model and --from override it, --set task.head.kind chooses another "
-            "head (docs/tasks.md)"
+            f"no model was named: starts from {self.start}, with a small head unless task.head names another; --model "
+            "and --from override it (docs/tasks.md)"
         )
 
 

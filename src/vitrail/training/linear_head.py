@@ -6,6 +6,7 @@ minimises the loss of the task on them, plus a penalty of its squared weights, w
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
@@ -31,6 +32,7 @@ from vitrail.training.loop import Loop
 # Of the squared weights of standardised features.
 PENALTIES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _FOLDS, _STEPS = 3, 100
+LEAST_FOR_FOLDS = 2 * _FOLDS  # images
 # Of the usual deviation: features that hardly ever differ are not scaled up further. Otherwise one unlike image, where
 # such a feature is thousands of its deviations away, gets any answer.
 _RARE = 0.01
@@ -158,7 +160,7 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups:
     parts = [part._replace(features=(part.features - mean) / scale) for part in parts]
     fold = _folds(len(known.features), groups).to(head.weight.device)
     scores = torch.zeros(len(parts), len(PENALTIES))
-    for number in range(_FOLDS if len(fold) >= 2 * _FOLDS else 0):
+    for number in range(_FOLDS if len(fold) >= LEAST_FOR_FOLDS else 0):
         held = parts[0].some(fold == number)
         for way in range(len(parts)):
             fit = _joined([part.some(fold != number) for part in parts[: way + 1]])
@@ -173,15 +175,20 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups:
 
 
 def _folds(count: int, groups: Sequence[str] | None) -> Tensor:
-    """The fold of each image, M; groups stay whole, unless there are fewer than folds."""
-    names = list(dict.fromkeys(groups or ()))
-    if len(names) < _FOLDS:
-        groups, names = None, []
-    order = torch.randperm(len(names) or count, generator=torch.Generator().manual_seed(0)) % _FOLDS
-    if groups is None:
-        return order
-    number = {name: index for index, name in enumerate(names)}
-    return order[[number[name] for name in groups]]
+    """The fold of each image, M; groups stay whole, unless there are fewer than folds.
+
+    The largest group goes first, each into the smallest fold: folds are about equal where no group is larger than one.
+    """
+    sizes = Counter(groups or ())
+    seeded = torch.Generator().manual_seed(0)
+    if groups is None or len(sizes) < _FOLDS:
+        return torch.randperm(count, generator=seeded) % _FOLDS
+    place, filled, known = dict[str, int](), [0] * _FOLDS, list(sizes)
+    names = [known[index] for index in torch.randperm(len(known), generator=seeded).tolist()]
+    for name in sorted(names, key=lambda one: -sizes[one]):
+        place[name] = filled.index(min(filled))
+        filled[place[name]] += sizes[name]
+    return torch.tensor([place[name] for name in groups])
 
 
 def _spread(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -185,16 +185,16 @@ def make_plan(
     like = Wanted(split_names(label), group=group, fold=fold)
     splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
-    chosen_start = _chosen_start(splits, seen, changes, spec, start) if left_open or start == AUTO else None
-    if chosen_start is not None:
-        start, changes = chosen_start.start, over(chosen_start.changes, changes)
+    first = _chosen_start(splits, seen, {**given, **changes}, spec, start) if left_open or start == AUTO else None
+    if first is not None:
+        start, changes = first.start, over(first.changes, changes)
         config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
-        spec = spec._replace(defaults={**spec.defaults, **chosen_start.task})
+        spec = spec._replace(defaults={**spec.defaults, **first.task})
     chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
     chosen, decided = chosen.decided(schema, splits.train.targets)
     config = replace(config, task=chosen, augment=augment, mix=mix)
-    notes = [*splits.notes, *notes, *adapted, *decided, *([] if chosen_start is None else [chosen_start.note])]
+    notes = [*splits.notes, *notes, *adapted, *decided, *([] if first is None else [first.note])]
     asked = {**given, **changes}
     config = _with_mix(config, schema, notes, asked=any(key.split(".")[0] == "mix" for key in asked))
     config = config if "batch_size" in asked else _with_steps(config, len(splits.train), notes)
@@ -216,7 +216,7 @@ def make_plan(
         weights=None if start is None else backbone,
     )
     notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
-    return replace(plan, notes=tuple(notes), sizes=() if chosen_start is None else chosen_start.sizes)
+    return replace(plan, notes=tuple(notes), sizes=() if first is None else first.sizes)
 
 
 def _chosen_start(

@@ -8,7 +8,7 @@ from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.training.assemble import prepare_data
 from vitrail.training.config import change
 from vitrail.training.distributed import World
-from vitrail.training.linear_head import fit_head, groups_of, read_features
+from vitrail.training.linear_head import LEAST_FOR_FOLDS, fit_head, groups_of, read_features
 from vitrail.training.logs import Logs
 from vitrail.training.plan import Plan
 
@@ -19,7 +19,7 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
     The features of all sizes stay in the cache, so that the run that follows reads none again. Validation and test
     images have no part in it.
     """
-    if not plan.sizes or world.size > 1:
+    if not plan.sizes or world.size > 1 or len(plan.data.train) < LEAST_FOR_FOLDS:
         return plan
     losses = dict[int, tuple[float, Plan]]()
     for size in (plan.preprocess.image_size[0], *plan.sizes):
@@ -30,13 +30,14 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
         losses[size] = fit_head(task, known, groups=groups).loss, resized(plan, size)
     best = min(losses, key=lambda size: losses[size][0])
     said = ", ".join(f"{loss:.3f} at {size} px" for size, (loss, _) in losses.items())
-    note = f"images are resized to {best} x {best}, which folds of the training images chose (loss {said})"
+    note = f"folds of the training images chose {best} x {best} pixels (loss {said})"
     chosen = losses[best][1]
     return replace(chosen, notes=(*chosen.notes, note))
 
 
 def resized(plan: Plan, size: int) -> Plan:
-    """A plan for images of another size."""
+    """A plan for images of another size, whose notes speak of that."""
+    old, new = "{} x {}".format(*plan.preprocess.image_size), f"{size} x {size}"
     backbone = plan.bare().resize(size)
     model = {name: value for name, value in describe_model(backbone).items() if name in ("family", "config")}
     return replace(
@@ -45,5 +46,6 @@ def resized(plan: Plan, size: int) -> Plan:
         preprocess=replace(plan.preprocess, image_size=(size, size)),
         model=model,
         weights=backbone,
+        notes=tuple(note.replace(old, new) for note in plan.notes),
         sizes=(),
     )

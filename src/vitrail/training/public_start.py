@@ -9,6 +9,7 @@ from vitrail.models.checkpoint.hub import locate
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.task import TaskConfig
+from vitrail.training.first_dense import first_dense
 from vitrail.training.first_model import SMALL, Sampled
 from vitrail.training.first_try import OF_TRAINING, first_try_for
 
@@ -39,6 +40,8 @@ def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task:
     if (why := f"images of up to {SMALL} pixels need no public weights" if small else _missing()) is None:
         size = {} if "image_size" in changes else {"image_size": _SIZE}
         return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
+    if (dense := first_dense(data, seen, changes, task)) is not None:
+        return PublicStart(dense.start, dense.changes, f"--from auto: {why}; {dense.note}", dense.task)
     if (first := first_try_for(data, seen, changes, task)) is not None:
         note = f"--from auto: {why}; {first.note}"
         return PublicStart(first.setting.start, first.setting.changes, note, sizes=first.sizes)

@@ -123,7 +123,7 @@ class RecordedStep(Step):
         with _timed_convolutions():
             for _ in range(_WARM_UP):
                 self._whole()
-            # Meanwhile the thread that makes batches may take pinned memory, which would end one of all threads.
+            # Meanwhile the thread that makes batches may take pinned memory, which a capture of all threads forbids.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._losses, self._norm = self._whole()
         with torch.no_grad():

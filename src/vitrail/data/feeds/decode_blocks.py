@@ -89,6 +89,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def source_of(dataset: Dataset) -> Dataset:
+    """The data set that another one is a part of, or has other targets for."""
+    while isinstance(dataset, Subset | Retargeted):
+        dataset = dataset.whole
+    return dataset
+
+
 def open_pool(
     dataset: Dataset, fit: Preprocess, *, workers: int, count: int, more: Sequence[Also] = (),
     processes: bool | None = None,
@@ -97,9 +104,7 @@ def open_pool(
 
     None where they are not, or where a system or a data set does not allow them.
     """
-    source = dataset
-    while isinstance(source, Subset | Retargeted):
-        source = source.whole
+    source = source_of(dataset)
     if processes is None:
         processes = workers > _FEW_CORES and count > (_FEW_COMPUTED if source.computed else _FEW_IMAGES)
     if not processes or not type(source).__module__.startswith("vitrail."):

@@ -16,7 +16,7 @@ from vitrail.config import to_dict
 from vitrail.data.dataset import Dataset, Retargeted
 from vitrail.data.feeds import pack_file
 from vitrail.data.feeds.cold import Progress
-from vitrail.data.feeds.decode_blocks import open_pool
+from vitrail.data.feeds.decode_blocks import open_pool, source_of
 from vitrail.data.feeds.decode_pool import DecodePool, Task
 from vitrail.data.feeds.dense import dense_fields, fitted
 from vitrail.data.preprocess import Preprocess
@@ -104,8 +104,10 @@ def _blocks(
 ) -> Iterator[Tensor]:
     """The pixels of a target, M H W in blocks."""
     target, values, indices = dataset.schema[name], dataset.targets[name], ids.tolist()
-    # They decode the images again: processes have no smaller unit of work, and with many cores that takes little time.
-    pool = open_pool(Retargeted(dataset, {name: values}, {name: target}), fit, workers=workers, count=len(indices))
+    # Processes decode the images again, as they have no smaller unit of work; of files, threads are quick enough.
+    only = Retargeted(dataset, {name: values}, {name: target})
+    processes = None if source_of(dataset).computed else False
+    pool = open_pool(only, fit, workers=workers, count=len(indices), processes=processes)
     if pool is not None:
         try:
             yield from _by_processes(pool, name, indices)
@@ -127,6 +129,7 @@ def _blocks(
 
 def _by_processes(pool: DecodePool, name: str, indices: list[int]) -> Iterator[Tensor]:
     """Blocks in order; each process works on a few images at a time."""
+    assert _BLOCK % pool.chunk == 0  # noqa: S101  (a block is made of whole tasks)
     starts = deque(range(0, len(indices), pool.chunk))
     found: dict[int, Tensor] = {}  # by the number of the first row
     for first in range(0, len(indices), _BLOCK):

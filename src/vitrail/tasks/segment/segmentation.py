@@ -163,7 +163,10 @@ class Segment(Task):
 
     def average(self, outputs: Sequence[Outputs]) -> dict[str, Tensor]:
         """Of mean probabilities."""
-        return _likeliest(torch.stack([one["shares"] for one in outputs]).mean(dim=0))
+        total = outputs[0]["shares"].clone()  # one sum, as all views together may not fit in memory
+        for one in outputs[1:]:
+            total += one["shares"]
+        return _likeliest(total / len(outputs))
 
     # Measuring
 
