@@ -94,11 +94,12 @@ def advise(
     """
     from vitrail.advice.choose import Limits  # noqa: PLC0415
     from vitrail.advice.consult import Table, consult  # noqa: PLC0415
+    from vitrail.training.first_class import first_class  # noqa: PLC0415
     from vitrail.training.first_dense import default_on  # noqa: PLC0415
     from vitrail.training.first_try import SETTINGS, measured  # noqa: PLC0415
 
     limits = Limits(latency=latency, memory=memory, minutes=minutes)
-    table = Table(cells=measured(), settings=SETTINGS, default=default_on)
+    table = Table(cells=measured(), settings=SETTINGS, default=default_on, first=first_class)
     return consult(data, limits, table, device=device, task=task, label=label)
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 from support.advised import SETTINGS, engine, facts, result, speed, tuning
 
 from vitrail.advice.advise import Advice, advice
@@ -14,17 +15,18 @@ from vitrail.advice.facts import DataFacts
 NETWORK = "packaged-photos"
 
 
-def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool = True) -> Advice:  # noqa: B008
+def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool = True, first=None) -> Advice:  # noqa: B008
     known = [result("probe", "a", 0.9, test=0.85), result("probe", "b", 0.8), result("tune", "a", 0.7), *rows]
     speeds = {name: speed(name, ms, kind="here") for name, ms in ((NETWORK, 20.0), ("packaged", 5.0)) if measured}
     evidence = Evidence(known, speeds, {}, "cpu")
-    found = [judge(one, about, limits, evidence) for one in candidates(about, known, SETTINGS, {})]
+    found = [judge(one, about, limits, evidence) for one in candidates(about, known, SETTINGS, {}, first)]
     return advice(about, ranked(found), evidence, limits=limits, device="cpu")
 
 
 def test_every_sentence_rests_on_rows_or_says_that_it_does_not() -> None:
     rows = engine(NETWORK, 2.0), speed(NETWORK, 10.0), tuning("a", 3, minutes=60)
-    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), *rows)
+    first = SimpleNamespace(name="probe", sizes=(256,))
+    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), *rows, first=first)
     for one in found.sentences:
         assert one.rows or one.outside or one.text.startswith("The doctor"), one.text
     text = str(found.report())
@@ -112,10 +114,18 @@ def test_a_label_and_a_path_with_spaces_are_in_every_command() -> None:
     assert any("'my photos/table.csv' --label species --fit" in one.text for one in said.sentences)
 
 
-def test_other_sizes_that_training_tries_are_said_of_large_images_alone() -> None:
-    large, small = (" ".join(one.text for one in advised(facts(pixels=size)).sentences) for size in (128, 48))
-    assert "With nothing named, vitrail train photos fits this head at 256 x 256" in large
-    assert "With nothing named" not in small
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (SimpleNamespace(name="probe", sizes=(256,)), True),
+        (SimpleNamespace(name="probe", sizes=()), False),
+        (SimpleNamespace(name="tune", sizes=(256,)), False),
+        (None, False),
+    ],
+)
+def test_other_sizes_are_said_where_training_tries_them(first: SimpleNamespace | None, said: bool) -> None:
+    text = " ".join(one.text for one in advised(facts(), first=first).sentences)
+    assert ("With nothing named, vitrail train photos fits this head at 256 x 256" in text) == said
 
 
 def test_a_longer_training_than_the_measured_one_is_said_and_counted() -> None:

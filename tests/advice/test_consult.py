@@ -79,3 +79,14 @@ def test_boxes_are_advised_what_training_does_with_them(tmp_path: Path, monkeypa
     assert {one.candidate.name for one in found.ranked} == {"small-head", "bccd-rtdetr"}
     assert found.choice is small
     assert found.commands[0] == f"vitrail train {data} --task detect --out runs/advised"
+
+
+def test_other_sizes_are_promised_where_training_tries_them(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_try, "SMALL", 16)  # as training asks, and not advice
+    probe = next(one for one in vitrail.advise(photos, device="epyc").ranked if one.candidate.name == "probe-photos")
+    default = first_try.first_try_on(photos)
+    assert default is not None
+    assert (probe.candidate.sizes, default.name) == (default.sizes, "probe-photos")
+    monkeypatch.setattr(first_try, "_PATIENCE", 0)
+    found = vitrail.advise(photos, device="epyc")
+    assert not any(one.candidate.sizes for one in found.ranked)

@@ -11,6 +11,7 @@ from support.registered import tiny
 import vitrail
 from vitrail.cli import main
 from vitrail.data.preprocess import Preprocess
+from vitrail.training.start import FOR_PROBE
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +105,18 @@ def test_fit_writes_a_run_that_predicts(headless, photos, tmp_path, capsys):
 def test_options_of_one_kind_of_probe_are_refused_for_the_other(headless, photos, capsys, words, message):
     assert main(["probe", str(headless), str(photos), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "size"), [([], None), (["--batch-size", "256"], 256), (["--batch-size", "8"], 8)])
+def test_fit_keeps_every_batch_size_that_is_given(headless, photos, tmp_path, monkeypatch, words, size):
+    given = {}
+    monkeypatch.setattr("vitrail.training.run.train", lambda *_, **what: given.update(what))
+    monkeypatch.setattr("vitrail.cli.learning.report_run", lambda *_: None)
+    assert main(["probe", str(headless), str(photos), "--fit", "--out", str(tmp_path / "run"), *words]) == 0
+    assert given.get("batch_size") == size
+
+
+def test_the_help_says_the_batch_sizes_that_are_used(capsys):
+    with pytest.raises(SystemExit):
+        main(["probe", "--help"])
+    assert f"with --fit: {FOR_PROBE['batch_size']}" in " ".join(capsys.readouterr().out.split())

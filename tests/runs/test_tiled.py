@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError, Unsupported
-from vitrail.runs.tiled import cut, find_in_tiles
+from vitrail.layers.boxes import iou
+from vitrail.runs import tiled
+from vitrail.runs.tiled import Tile, cut, find_in_tiles
 from vitrail.tasks.detect.detect_answer import BoxesAnswer, FoundBox
 from vitrail.tasks.regress.regression import NumbersAnswer
 
@@ -99,6 +102,44 @@ def test_a_box_on_the_line_between_two_tiles_is_found_once(towards: float) -> No
     model.towards = towards
     (found,) = find_in_tiles(model, picture, 32).boxes
     assert abs((found.corners[0] + found.corners[2]) / 2 - line) < 2
+
+
+def scattered(side: int, each: int) -> list[tuple[Tile, FoundBox]]:
+    """Boxes of many sizes that the tiles of a picture found in their own parts, or near them."""
+    chance, found = np.random.default_rng(0), []
+    for tile in cut((side, side), 64):
+        for x, y in chance.uniform((tile.left, tile.top), (tile.left + tile.width, tile.top + tile.height), (each, 2)):
+            half, label, score = chance.choice([2.0, 8.0, 30.0]), str(chance.choice(["a", "b"])), float(chance.random())
+            one = FoundBox(label, 0, score, (x - half, y - half, x + half, y + half))
+            found += [(tile, one)] if tile.owns(one, 4.0) else []
+    return found
+
+
+def test_the_better_of_two_tiles_is_kept_as_if_all_boxes_were_compared() -> None:
+    found, kept = scattered(200, 60), list[tuple[Tile, FoundBox]]()
+    for tile, one in sorted(found, key=lambda each: -each[1].score):
+        others = [other for place, other in kept if place is not tile and other.label == one.label]
+        same = [float(iou(torch.tensor(other.corners), torch.tensor(one.corners))) > 0.5 for other in others]
+        kept += [] if any(same) else [(tile, one)]
+    assert len(kept) < len(found)
+    assert tiled._once(found) == [one for _, one in kept]
+
+
+def test_the_comparisons_grow_with_the_picture_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(first: Tensor, second: Tensor) -> Tensor:
+        found = iou(first, second)
+        compared.append(found.numel())
+        return found
+
+    monkeypatch.setattr(tiled, "iou", counted)
+    counts = []
+    for side in (400, 800):
+        compared.clear()
+        tiled._once(scattered(side, 10))
+        counts.append(sum(compared))
+    assert 0 < counts[1] < 6 * counts[0]  # four times as many boxes
 
 
 def test_boxes_of_one_tile_may_overlap() -> None:

@@ -7,10 +7,8 @@ from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row
 
 SETTINGS = {
-    "probe": SimpleNamespace(start="packaged-photos", changes={"probe": "linear"}, about="a linear head", sizes=(256,)),
-    "tune": SimpleNamespace(
-        start="packaged", changes={"epochs": 8, "task.safe": ["flip"]}, about="fine-tuning", sizes=()
-    ),
+    "probe": SimpleNamespace(start="packaged-photos", changes={"probe": "linear"}, about="a linear head"),
+    "tune": SimpleNamespace(start="packaged", changes={"epochs": 8, "task.safe": ["flip"]}, about="fine-tuning"),
 }
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.advice.choose import (
-    FORWARDS,
     NEAR,
     Candidate,
     Evidence,
@@ -21,6 +20,7 @@ from vitrail.advice.choose import (
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.networks import BUSY
 from vitrail.advice.rows import Row, machines
+from vitrail.data.audit.doctor import FORWARDS
 from vitrail.report import Code, Facts, Report, Section, Table, Text, Unit, Value, show
 from vitrail.report.metric import show_interval
 from vitrail.report.values import duration

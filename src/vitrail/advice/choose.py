@@ -9,14 +9,13 @@ from typing import Any, NamedTuple, Protocol
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row
 from vitrail.config import Config, Positive
+from vitrail.data.audit.doctor import FORWARDS
 from vitrail.packaged import NAME, PHOTOS
 from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
 NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
-FORWARDS = 3.0  # forward passes that a training step of an image is worth, where no training was measured
 _UNKNOWN = -0.1  # below the best of a set: what is assumed of a setting that was not measured on it
-_SMALL = 64  # pixels: for images up to here, training tries no other size
 _OPTIONS = {"freeze_until": "--freeze-until", "epochs": "--epochs", "lora": "--lora"}  # of changes to a recipe
 _STARTED = {"cifar10-conv": "cifar10-conv-mae", "cifar10-small": "cifar10-small-mae"}  # recipes with one before them
 _NETWORKS = {"fashion-mnist": NAME, "cifar10-conv": NAME, "finetune": NAME}  # the same architecture
@@ -37,9 +36,17 @@ class Setting(Protocol):
     def about(self) -> str:
         """What it does."""
 
+
+class First(Protocol):
+    """The setting that training chooses by itself for some data."""
+
+    @property
+    def name(self) -> str:
+        """Of the setting."""
+
     @property
     def sizes(self) -> Sequence[int]:
-        """Other image sizes that training tries where it chooses this setting by itself."""
+        """Other image sizes that it tries then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +108,10 @@ class Judged:
 
 
 def candidates(
-    facts: DataFacts, rows: Sequence[Row], settings: Mapping[str, Setting], recipes: Mapping[str, Mapping[str, Any]]
-) -> list[Candidate]:
-    """Everything that was measured for the task of the data."""
+    facts: DataFacts, rows: Sequence[Row], settings: Mapping[str, Setting], recipes: Mapping[str, Mapping[str, Any]],
+    first: First | None = None,
+) -> list[Candidate]:  # fmt: skip
+    """Everything that was measured for the task of the data; `first` is what training does with nothing named."""
     results = [row for row in rows if row.kind == "result" and row.values["task"] == facts.task]
     names = list(dict.fromkeys(row.of for row in results))
     found = []
@@ -114,7 +122,7 @@ def candidates(
             network = PHOTOS if setting.start == PHOTOS else NAME
             words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
             head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
-            sizes = tuple(setting.sizes) if facts.pixels > _SMALL else ()
+            sizes = tuple(first.sizes) if first is not None and first.name == name else ()
             found.append(Candidate(name, setting.about, network, (words,), tuple(own), head_on=head_on, sizes=sizes))
         elif name in recipes:
             recipe = recipes[name]

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vitrail.advice.advise import Advice, advice
-from vitrail.advice.choose import Candidate, Evidence, Limits, Setting, candidates, judge, ranked
+from vitrail.advice.choose import Candidate, Evidence, First, Limits, Setting, candidates, judge, ranked
 from vitrail.advice.facts import DataFacts, facts_of, look
 from vitrail.advice.networks import measure, memory
 from vitrail.advice.rows import Cell, Row, machines, packaged_rows, rows_of_cells
 from vitrail.config import split_names
 from vitrail.data.audit.doctor import examine
+from vitrail.data.dataset import Dataset
 from vitrail.data.sources.opening import survey
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import ConfigError, nearest
@@ -41,11 +42,15 @@ class Default(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """What training knows: the sets and settings of the first try, and what a run does by default on which network."""
+    """What training knows: the sets and settings of the first try, and what a run does by default on which network.
+
+    `first` is the first try, by the training images and the kind of device, such as "cpu"; None where that has none.
+    """
 
     cells: Sequence[Cell]
     settings: Mapping[str, Setting]
     default: Callable[..., Default]
+    first: Callable[[Dataset, str], First | None]
 
 
 def consult(
@@ -68,7 +73,9 @@ def consult(
     facts = facts_of(str(data), splits, audit, seen, task=task)
     rows = [*rows_of_cells(table.cells), *packaged_rows()]
     recipes = {name: read_recipe(name) for name in list_recipes()}
-    found = candidates(facts, rows, table.settings, recipes)
+    kind = machines()[str(device)] if named else choose_device(device).type
+    first = table.first(splits.train, kind) if facts.task == "classify" else None
+    found = candidates(facts, rows, table.settings, recipes, first)
     known: dict[str, Mapping[str, Any]] = {}
     if facts.task != "classify":
         default = table.default(data, wanted=wanted)
@@ -77,11 +84,11 @@ def consult(
         found += [default_candidate(default, facts, rows)] if own or not found else []
     networks = list(dict.fromkeys(one.network for one in found))
     if named:
-        kind, where = machines()[str(device)], str(device)
+        where = str(device)
         speeds = {row.of: row for row in rows if row.kind == "speed" and row.values["machine"] == device}
     else:
         chosen = choose_device(device)
-        kind, where = chosen.type, str(chosen)
+        where = str(chosen)
         speeds = measure(networks, device=chosen, schema=dict(splits.train.schema), recipes=known)
     memories = (
         {} if limits.memory is None else {name: memory(name, splits.train.schema, known.get(name)) for name in networks}

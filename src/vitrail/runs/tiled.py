@@ -85,16 +85,52 @@ def _found(model: Predictor, picture: Tensor, tiles: Sequence[Tile], *, margin: 
 
 def _once(found: Sequence[tuple[Tile, FoundBox]]) -> list[FoundBox]:
     """The boxes, best first, without those that another tile found better; a tile keeps all of its own."""
-    kept: list[tuple[Tile, FoundBox]] = []
-    corners = torch.empty(len(found), 4)
-    for tile, box in sorted(found, key=lambda one: -one[1].score):
-        here = torch.tensor(box.corners)
-        near = (iou(corners[: len(kept)], here) > _SAME).nonzero()[:, 0].tolist()
-        if any(kept[at][0] is not tile and kept[at][1].label == box.label for at in near):
-            continue
-        corners[len(kept)] = here
-        kept.append((tile, box))
-    return [box for _, box in kept]
+    if not found:
+        return []
+    ordered = sorted(found, key=lambda one: -one[1].score)
+    better = _found_twice(ordered)
+    kept = [True] * len(ordered)
+    for at in sorted(better):
+        kept[at] = not any(kept[other] for other in better[at])
+    return [box for (_, box), keep in zip(ordered, kept, strict=True) if keep]
+
+
+def _found_twice(ordered: Sequence[tuple[Tile, FoundBox]]) -> dict[int, list[int]]:
+    """For boxes in order of their score: the number of each -> those of better ones, of other tiles, that are the same.
+
+    Only boxes of tiles whose boxes touch are compared: the work grows with the number of boxes, not with its square.
+    """
+    corners = torch.tensor([box.corners for _, box in ordered])
+    names = {name: number for number, name in enumerate(dict.fromkeys(box.label for _, box in ordered))}
+    labels = torch.tensor([names[box.label] for _, box in ordered])
+    of_tile: dict[Tile, list[int]] = {}
+    for at, (tile, _) in enumerate(ordered):
+        of_tile.setdefault(tile, []).append(at)
+    own = [torch.tensor(numbers) for numbers in of_tile.values()]
+    around = torch.stack([torch.cat([corners[one, :2].amin(0), corners[one, 2:].amax(0)]) for one in own])  # of a tile
+    found: dict[int, list[int]] = {}
+    for index, every in enumerate(own):
+        near = _touching(around[index + 1 :], around[index]).nonzero()[:, 0].tolist()
+        others = torch.cat([every[:0], *(own[index + 1 + one] for one in near)])
+        here = every[_near(corners[every], corners[others])]
+        there = others[_near(corners[others], corners[every])]
+        same = (iou(corners[here, None], corners[there]) > _SAME) & (labels[here, None] == labels[there])
+        for row, column in same.nonzero().tolist():
+            pair = int(here[row]), int(there[column])
+            found.setdefault(max(pair), []).append(min(pair))
+    return found
+
+
+def _near(boxes: Tensor, others: Tensor) -> Tensor:
+    """Which of the boxes N 4 touch the smallest box around others M 4: N."""
+    if not len(others):
+        return torch.zeros(len(boxes), dtype=torch.bool)
+    return _touching(boxes, torch.cat([others[:, :2].amin(0), others[:, 2:].amax(0)]))
+
+
+def _touching(boxes: Tensor, other: Tensor) -> Tensor:
+    """Which of the boxes N 4 share a point with another one: N."""
+    return ((boxes[:, :2] <= other[2:]) & (boxes[:, 2:] >= other[:2])).all(dim=1)
 
 
 def _answers(model: Predictor, pictures: Sequence[Tensor]) -> list[Answer]:

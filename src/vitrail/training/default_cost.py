@@ -11,16 +11,17 @@ from torch.autograd.graph import saved_tensors_hooks
 from vitrail.data.audit.doctor import Cost
 from vitrail.data.dataset import Batch, Subset
 from vitrail.data.feeds.choice import make_feed
+from vitrail.data.feeds.dense import dense_fields, fitted
 from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.feeds.packing import pack
 from vitrail.data.sources.table import Wanted
-from vitrail.errors import Notice, VitrailError
+from vitrail.errors import BrokenImage, DataError, Notice, VitrailError
 from vitrail.hardware import autocast, precision
 from vitrail.tasks.task import Task
 from vitrail.training.assemble import Packs, Treatment
 from vitrail.training.cost import ADAM, TrainingCost, device_memory
 from vitrail.training.plan import Plan, make_plan
-from vitrail.training.tuning.pilot import image_seconds
+from vitrail.training.tuning.pilot import seconds_per_image
 
 _LOOKED_AT = 8  # images that time and memory are measured on
 _KEPT = 2  # of them, for the memory of an image
@@ -37,32 +38,61 @@ def default_cost(
             plan = make_plan(source, label=wanted.columns or None, group=wanted.group, val=val, changes={"seed": seed})
     except VitrailError:
         return None
-    return None if plan.start is None else _measured(plan, device)
+    if plan.start is None:
+        return None
+    try:
+        seconds, kept = _measured(plan, device)
+    except (VitrailError, RuntimeError):  # no image can be read, or memory does not suffice
+        return _cost(plan)
+    return _cost(plan, seconds, kept)
 
 
-def _measured(plan: Plan, device: torch.device) -> TrainingCost:
+def _measured(plan: Plan, device: torch.device) -> tuple[float, int]:
+    """Seconds of training on an image, at all sizes that are tried, and the bytes that autograd keeps of one."""
     train, config = plan.data.train, plan.config
-    some = Subset(train, range(0, len(train), max(len(train) // _LOOKED_AT, 1))[:_LOOKED_AT])
+    chosen = range(0, len(train), max(len(train) // _LOOKED_AT, 1))[:_LOOKED_AT]
+    readable = [index for index in chosen if _readable(plan, index)]
+    if not readable:
+        raise DataError(f"none of the images of {train.name} that were tried can be read; see `vitrail doctor`")
+    some = Subset(train, readable)
     with tempfile.TemporaryDirectory() as folder:
         fit = stored_as(some, plan.preprocess, cropped=config.augment.crops and config.probe is None)
         images = pack(some, fit, folder=Path(folder))
         packs = Packs(train=images, val=images, test=None)
-        seconds = image_seconds(plan, packs, device)
+        seconds = seconds_per_image(plan, packs, device)
         kept = 0 if config.probe is not None else _activations(plan, packs, device)
         del images, packs  # mapped from the folder
     size = plan.preprocess.image_size
-    seconds *= 1 + sum(other**2 / (size[0] * size[1]) for other in plan.sizes)  # features are computed at each size
+    # Features are computed at each size.
+    return seconds * (1 + sum(other**2 / (size[0] * size[1]) for other in plan.sizes)), kept
+
+
+def _readable(plan: Plan, index: int) -> bool:
+    """Whether a training image can be used; the audit lists those that cannot."""
+    train = plan.data.train
+    try:
+        size = train.read(index).shape[1:]
+        for name, target in dense_fields(train.schema).items():
+            fitted(target, train.targets[name][index], (size[0], size[1]), plan.preprocess, image=train.where(index))
+    except BrokenImage:
+        return False
+    return True
+
+
+def _cost(plan: Plan, seconds: float | None = None, kept: int | None = None) -> TrainingCost:
+    """The cost with what was measured, if it was."""
+    config = plan.config
     task = plan.build_task(blank=True)
     numbers = Cost(
         model=_named(plan),
         fixed=_fixed(task, averaged=config.ema is not None),
         per_image=kept,
         memory=device_memory(),
-        images_per_second=1 / seconds,
+        images_per_second=None if seconds is None else 1 / seconds,
         batch_size=config.batch_size,
         epochs=0 if config.probe is not None else config.epochs,
     )
-    return TrainingCost(numbers, size)
+    return TrainingCost(numbers, plan.preprocess.image_size)
 
 
 def _named(plan: Plan) -> str:

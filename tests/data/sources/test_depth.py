@@ -88,5 +88,5 @@ def test_a_split_without_a_usable_depth_map_is_refused(tmp_path):
     depth(tmp_path)
     for path in (tmp_path / "depth").iterdir():
         path.write_bytes(b"x")
-    with pytest.raises(DataError, match="depth"):
+    with pytest.raises(DataError, match="no usable"):
         find(tmp_path)

@@ -24,7 +24,7 @@ from vitrail.errors import BrokenImage, listed
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 
 _SHOWN = 20  # rows of the table of duplicates
-_FORWARD = 1 / 3  # of a training step
+FORWARDS = 3.0  # forward passes that a training step of an image takes, where that was not measured
 _TIMED = 64  # images to measure the speed of decoding
 
 
@@ -34,7 +34,7 @@ class Cost:
 
     model: str
     fixed: int  # weights, gradients and optimizer state
-    per_image: int  # activations
+    per_image: int | None  # activations; None where they were not measured
     memory: int
     images_per_second: float | None = None
     batch_size: int | None = None  # of a run with nothing named, where that is known
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
 def fitting_batch(cost: Cost, *, reserve: float = 0.1) -> int:
     """The largest batch size, a power of two, that fits into memory with a share in reserve; 0 if none does."""
     free = cost.memory * (1.0 - reserve) - cost.fixed
-    most = int(free // max(cost.per_image, 1))
+    most = int(free // max(cost.per_image or 0, 1))
     return 1 << (most.bit_length() - 1) if most >= 1 else 0
 
 
@@ -366,7 +366,8 @@ def _costs(
         values["model"] = cost.model
         if cost.epochs != 0:
             values |= {} if cost.batch_size is None else {"batch size": used}
-            values |= {"largest batch size": fits, needed: cost.fixed + used * cost.per_image}
+            if cost.per_image is not None:
+                values |= {"largest batch size": fits, needed: cost.fixed + used * cost.per_image}
         if batch == 0:
             advice.append(f"{cost.model} does not fit into memory even with one image: use a smaller model.")
         values |= dict(_seconds(cost, train, len(parts["val"])))
@@ -382,7 +383,7 @@ def _seconds(cost: Cost, train: int, val: int) -> Iterator[tuple[str, float]]:
         return
     yield "one epoch of training, seconds", round(train / cost.images_per_second, 1)
     if cost.epochs is not None:
-        seconds = cost.epochs * (train + val * _FORWARD) / cost.images_per_second
+        seconds = cost.epochs * (train + val / FORWARDS) / cost.images_per_second
         yield f"{cost.epochs} epochs with validation, seconds", round(seconds)
 
 

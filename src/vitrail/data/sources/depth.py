@@ -44,7 +44,7 @@ def read_depth_maps(root: Path, scanned: Scan) -> Found:
             if (problem := problems[pair]) is not None:
                 collector.add(root / pair.other, "", *problem)
         if not part:
-            raise DataError(f"no depth map of {root} can be used in a split; {listed(map(str, collector.items), 3)}")
+            raise DataError(f"a split of {root} has no usable depth map; {listed(map(str, collector.items), 3)}")
         values = depth_references([root / pair.other for pair in part], units)
         datasets[split] = Files(root, [pair.image for pair in part], {"depth": values}, {"depth": DepthTarget()})
     counts = ", ".join(f"{split} {len(part):,}" for split, part in datasets.items())

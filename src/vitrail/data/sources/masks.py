@@ -57,7 +57,7 @@ def read_masks(root: Path, scanned: Scan) -> Found:
         for split, part in pairs.splits.items()
     }
     if not all(parts.values()):
-        raise DataError(f"no mask of {root} can be used in a split; {listed(map(str, collector.items), 3)}")
+        raise DataError(f"a split of {root} has no usable mask; {listed(map(str, collector.items), 3)}")
     target = MaskTarget(classes=classes)
     datasets = {
         split: Files(

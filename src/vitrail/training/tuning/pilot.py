@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from vitrail.data.audit.doctor import FORWARDS
 from vitrail.data.feeds.choice import make_feed
 from vitrail.layers.fuse import fuse
 from vitrail.training.assemble import Packs, assemble
@@ -19,7 +20,6 @@ from vitrail.training.logs import Logs
 from vitrail.training.plan import Plan
 
 _TIMED = 16  # images
-_FORWARD = 1 / 3  # of a training step
 _FIXED = 2.0  # seconds to build, keep and evaluate a model
 _EVALUATIONS = 2  # passes over the validation images after the last epoch
 
@@ -52,13 +52,13 @@ def seconds_of(plan: Plan, packs: Packs, device: torch.device) -> Pace:
         each = _forward(plan, packs, device)
         return Pace(each * (images + validated), _FIXED + _EVALUATIONS * validated * each, each)
     each = _step(plan, packs, device)
-    fitted = images * each * _FORWARD if plan.config.fit_head else 0.0
-    evaluation = validated * each * _FORWARD
-    return Pace(images * each + evaluation, _FIXED + fitted + _EVALUATIONS * evaluation, each * _FORWARD)
+    fitted = images * each / FORWARDS if plan.config.fit_head else 0.0
+    evaluation = validated * each / FORWARDS
+    return Pace(images * each + evaluation, _FIXED + fitted + _EVALUATIONS * evaluation, each / FORWARDS)
 
 
-def image_seconds(plan: Plan, packs: Packs, device: torch.device) -> float:
-    """Seconds of a training step for each of its images, or to compute the features of one for a linear head."""
+def seconds_per_image(plan: Plan, packs: Packs, device: torch.device) -> float:
+    """Seconds that training spends on an image: on its share of a step, or for a linear head on its features."""
     return (_step if plan.config.probe is None else _forward)(plan, packs, device)
 
 
