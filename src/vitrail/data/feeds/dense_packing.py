@@ -1,4 +1,4 @@
-"""Targets with one value for each pixel, packed into files of their own: by threads, or by processes as images are."""
+"""Targets with one value for each pixel, packed into files of their own; of rendered scenes by processes."""
 
 import hashlib
 import re
