@@ -7,8 +7,8 @@
     python benchmarks/lab_round.py run --tiny --out OUT                              # seconds on a CPU
 
 `pack` takes folders as `cifar10:FOLDER` does, and writes sheets of WebP at quality 70: 28 MB, with losses.
-`run` measures the first seed of all experiments, then the second, and so on. OUT/lab.json is written again whenever a
-seed ends, so that nothing is lost but what runs when the time is up; `--before` takes what an earlier call wrote.
+`run` begins with all seeds of the longest experiment, so that nothing long is left for the end. OUT/lab.json is written
+again whenever a seed ends: only what runs when the time is up is lost. `--before` takes what an earlier call wrote.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from vitrail.lab.running import joined, measure_seed
 from vitrail.strict_json import read_json
 
 NAMES = (  # those that need a GPU, the longest first
-    "data-size", "scaling", "long-range", "robustness", "approximation", "pac-bayes", "attention-entropy", "shape-bias",
+    "data-size", "scaling", "long-range", "robustness", "approximation", "attention-entropy", "pac-bayes", "shape-bias",
     "low-pass",
 )  # fmt: skip
 TINY = ("temperature", "diagonal-query")
@@ -137,7 +137,7 @@ def work(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        environment = {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"}
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if args.data is not None:
             unpack(args.data, folder / "cache")
             environment["VITRAIL_CACHE"] = str(folder / "cache")
@@ -152,14 +152,14 @@ def work(args: argparse.Namespace) -> None:
                 folder / f"{experiment.name}-{seed}",
                 _command(experiment.name, seed, args, folder),
             )
-            for seed in range(args.seeds)
             for experiment in experiments
+            for seed in range(args.seeds)
             if seed not in {run["seed"] for run in known.get(experiment.name, {}).get("runs", ())}
         ]
         print(f"{len(todo)} of {args.seeds * len(experiments)} seeds to measure on {where}", flush=True)
         for job, ended in run_jobs(todo, parallel=args.jobs, seconds=60 * args.minutes - (time.monotonic() - began)):
-            took = f"after {time.monotonic() - began:.0f} s"
-            print(f"{job.variant}, seed {job.seed}: {'measured' if ended else 'not measured'} {took}", flush=True)
+            what = "measured" if ended else "not measured"
+            print(f"{job.variant}, seed {job.seed}: {what} after {time.monotonic() - began:.0f} s", flush=True)
             if not ended:
                 print(job.folder.with_suffix(".log").read_text(errors="replace")[-2000:], flush=True)
             write_json(args.out / "lab.json", collect(experiments, folder / "results", quick=quick, where=where))

@@ -46,6 +46,16 @@ def test_a_vit_that_never_reaches_the_cnn_decides_nothing() -> None:
     assert check.status == "undecided"
 
 
+@pytest.mark.parametrize(("key", "value"), [("fitted", [0.9]), ("half", 0.9)])
+def test_models_that_did_not_train_long_enough_decide_nothing(key: str, value: object) -> None:
+    for results in (DataSize().true_case(), DataSize().false_case()):
+        for found in results[0].values():
+            found["cnn_macs"] = found["cnn_macs"] | {key: value}
+        verdict = DataSize().verdict(results)
+        assert verdict.outcome == "undecided"
+        assert "not tested" in verdict.text
+
+
 def test_kept_bytes_by_hand() -> None:
     """The second map keeps its input, 5 numbers of 4 bytes, which is also what ReLU keeps; the first keeps 3."""
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
@@ -56,12 +66,13 @@ def test_a_tiny_run() -> None:
     torch.manual_seed(0)
     settings = replace(
         DataSize.quick, train=80, validation=20, test=20, shares=(0.5, 1.0), rates=(1e-3, 1e-2), tuning=1, looks=2,
-        dim=16, depth=1, equal_macs=(4, 4, 4), equal_parameters=(4, 4, 4), how=Fit(steps=2, batch=16),
+        dim=16, depth=1, equal_macs=(4, 4, 4), equal_parameters=(4, 4, 4), steps=(1, 2), how=Fit(batch=16),
     )  # fmt: skip
     found = DataSize().measure(settings, seed=0, device=torch.device("cpu"))["demo"]
     assert found["images"] == [30, 60]
     for name in ("vit", "cnn_macs", "cnn_parameters"):
-        assert len(found[name]["accuracy"]) == len(found[name]["looks"]) == 2
+        assert len(found[name]["accuracy"]) == len(found[name]["looks"]) == len(found[name]["fitted"]) == 2
+        assert 0 <= found[name]["half"] <= 1
         assert found[name]["rate"]["chosen"] in (1e-3, 1e-2)
         assert len(found[name]["rate"]["scores"]) == 2
         assert found[name]["speed"] > 0

@@ -2,7 +2,7 @@ import pytest
 
 from vitrail.errors import DataError
 from vitrail.lab.estimates import Estimate
-from vitrail.lab.experiment import Check, Experiment, judge
+from vitrail.lab.experiment import Check, Experiment, condition, judge
 from vitrail.lab.temperature import Temperature
 
 IN, OUT, BETWEEN = Estimate(1.5, 1.2, 1.8, 3), Estimate(4.0, 3.0, 5.0, 3), Estimate(2.0, 1.5, 2.5, 3)
@@ -32,6 +32,15 @@ def test_the_verdict_follows_from_the_checks(checks: list[Check], outcome: str) 
     verdict = judge(checks)
     assert verdict.outcome == outcome
     assert bool(verdict.text) == (outcome != "holds")
+
+
+@pytest.mark.parametrize("found", [OUT, BETWEEN])
+@pytest.mark.parametrize("checks", [[check(IN)], [check(OUT)]])
+def test_a_condition_that_is_not_met_leaves_the_verdict_open(checks: list[Check], found: Estimate) -> None:
+    verdict = judge(checks, conditions=[condition("trained", found, least=1.0, most=2.0)])
+    assert verdict.outcome == "undecided"
+    assert "trained" in verdict.text
+    assert judge(checks, conditions=[condition("trained", IN, least=1.0, most=2.0)]).outcome == judge(checks).outcome
 
 
 def test_a_verdict_of_one_seed_says_so() -> None:

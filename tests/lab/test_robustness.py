@@ -23,6 +23,10 @@ def test_a_tiny_run_has_every_case_and_the_verdict_reads_it() -> None:
     assert len(Robustness().verdict([found]).checks) == 8
 
 
-def test_the_share_that_is_kept_is_relative_to_clean_images() -> None:
-    results = [{"vit": {"clean": 0.8, "sketch": 0.4}, "cnn": {"clean": 0.5, "sketch": 0.4}}]
-    assert math.isclose(_share_gain(results, "sketch")[0], 0.5 - 0.8)
+def test_the_share_that_is_kept_is_that_above_chance() -> None:
+    results = [{"chance": 0.1, "vit": {"clean": 0.9, "sketch": 0.5}, "cnn": {"clean": 0.5, "sketch": 0.4}}]
+    assert math.isclose(_share_gain(results, "sketch")[0], 0.5 - 0.75)
+    results = [{"chance": 0.1, "vit": {"clean": 0.9, "pgd": 0.0}, "cnn": {"clean": 0.5, "pgd": 0.1}}]
+    assert _share_gain(results, "pgd") == [0.0]  # an attack that leaves less than a guess leaves nothing
+    results = [{"chance": 0.1, "vit": {"clean": 0.1, "pgd": 0.0}, "cnn": {"clean": 0.5, "pgd": 0.1}}]
+    assert math.isnan(_share_gain(results, "pgd")[0])  # nothing was learned, so nothing can be kept

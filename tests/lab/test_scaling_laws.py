@@ -18,9 +18,15 @@ def test_a_tiny_run_has_a_fit_for_each_axis() -> None:
     assert [run["dim"] for run in found["widths"]] == [8, 12, 16, 24, 32]
     assert [run["images"] for run in found["counts"]] == [8, 16, 24, 32, 64]
     assert found["fits"].keys() == {"parameters", "images", "compute"}
+    assert found["half"].keys() == {"parameters", "images"}
     losses = [look["loss"] for look in found["widths"][0]["looks"]]
     assert losses == sorted(losses, reverse=True)
     assert found["widths"][0]["looks"][-1]["compute"] == 3 * found["widths"][0]["macs"] * 2 * 16
+
+
+def test_a_loss_that_depends_on_the_steps_decides_nothing() -> None:
+    for case in (ScalingLaws().true_case(), ScalingLaws().false_case()):
+        assert ScalingLaws().verdict([{**case[0], "half": {"parameters": 0.9, "images": 1.0}}]).outcome == "undecided"
 
 
 def test_the_kept_back_size_is_predicted_from_the_others() -> None:

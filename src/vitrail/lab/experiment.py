@@ -19,6 +19,7 @@ Status = Literal["holds", "fails", "undecided"]
 Outcome = Literal["holds", "holds within a range", "fails", "undecided"]
 
 _REFUTED = "These consequences of the claim were found false"
+_UNMET = "The claim was not tested, since these conditions of the measurement are not met"
 _OPEN = "These are not decided, since the interval allows both"
 THEORY = "Vision Transformers and Modern Computer Vision - Theory"
 FOUNDATIONS = "Day 7.1: Vision Transformers - Architecture and Mathematical Foundations"
@@ -53,6 +54,13 @@ class Check:
         if self.least <= self.found.low and self.found.high <= self.most:
             return "holds"
         return "fails" if self.found.high < self.least or self.found.low > self.most else "undecided"
+
+
+def condition(
+    text: str, found: Estimate, *, least: float = -math.inf, most: float = math.inf, unit: Unit = ""
+) -> Check:
+    """What has to be so for the other numbers to concern the claim at all, such as a training that has converged."""
+    return Check(text=text, found=found, least=least, most=most, unit=unit, essential=False)
 
 
 def limit(text: str, found: Estimate, *, least: float = -math.inf, most: float = math.inf, unit: Unit = "") -> Check:
@@ -114,8 +122,11 @@ class Experiment(ABC):
         """Results of a system in which the claim is false by construction."""
 
 
-def judge(checks: Sequence[Check], *, note: str = "") -> Verdict:
-    """The verdict that follows from checks; `note` is added to its text."""
+def judge(checks: Sequence[Check], *, conditions: Sequence[Check] = (), note: str = "") -> Verdict:
+    """The verdict that follows from checks; `note` is added to its text.
+
+    It is undecided where one of the `conditions` does not hold, whatever the checks say.
+    """
     if not checks:
         raise DataError("a verdict needs at least one check")
     essential = [check for check in checks if check.essential]
@@ -126,7 +137,10 @@ def judge(checks: Sequence[Check], *, note: str = "") -> Verdict:
 
     outcome: Outcome = "holds"
     text = ""
-    if any(check.status == "fails" for check in essential):
+    unmet = "; ".join(f'"{check.text}"' for check in conditions if check.status != "holds")
+    if unmet:
+        outcome, text = "undecided", f"{_UNMET}: {unmet}"
+    elif any(check.status == "fails" for check in essential):
         outcome, text = "fails", f"{_REFUTED}: {those('fails', essential)}"
     elif any(check.status == "undecided" for check in essential):
         outcome, text = "undecided", f"{_OPEN}: {those('undecided', essential)}"
@@ -134,4 +148,4 @@ def judge(checks: Sequence[Check], *, note: str = "") -> Verdict:
         outcome = "holds within a range"
         parts = {_REFUTED: those("fails", limits), _OPEN: those("undecided", limits)}
         text = ". ".join(f"{what}: {which}" for what, which in parts.items() if which)
-    return Verdict(outcome=outcome, text=". ".join(filter(None, (text, note))), checks=tuple(checks))
+    return Verdict(outcome=outcome, text=". ".join(filter(None, (text, note))), checks=(*checks, *conditions))

@@ -37,10 +37,13 @@ class LowPass(Experiment):
     claim = "A deep stack of residual attention blocks is a low-pass filter: high frequencies of the stream die out."
     source = f"{PRINCIPLES}; The Role of Residual Connections in Signal Propagation"
     prediction = (
-        "Attention matrices pass constants and damp high frequencies; the share of high frequencies in the residual "
-        "stream falls from the first block to the last, in a random and a trained model, and so does their amplitude."
+        "Attention matrices pass constants and damp high frequencies; from the first block to the last, the amplitude "
+        "of high frequencies in the residual stream falls, and their share, in a random and in a trained model."
     )
-    falsifier = "Attention passes high frequencies, or their share in the stream of a random model does not fall."
+    falsifier = (
+        "Attention passes high frequencies; or their amplitude or their share in the stream of a random model does not "
+        "fall. A low-pass filter multiplies high frequencies by less than one: a share that falls is not enough."
+    )
     quick = LowPassSettings()
     full = LowPassSettings(dim=768, num_heads=12, depth=24, images=64)
     seconds = 0.8
@@ -80,7 +83,7 @@ class LowPass(Experiment):
             ratio = [result[name]["stream"][-1] / result[name]["stream"][0] for result in results]
             checks += [
                 Check(
-                    text=f"attention damps the highest frequencies: gain below 0.9 ({title})",
+                    text=f"attention alone damps the highest frequencies: gain below 0.9 ({title})",
                     found=estimate(by_seed(results, name, "gain", -1)),
                     most=0.9,
                     essential=name == "random",
@@ -92,15 +95,19 @@ class LowPass(Experiment):
                     essential=name == "random",
                 ),
                 Check(
-                    text=f"the amplitude of high frequencies is not larger after the last block ({title})",
+                    text=f"high frequencies of the stream die out: amplitude after the last block at most that before "
+                    f"the first ({title})",
                     found=estimate(
                         [result[name]["amplitude"][-1] / result[name]["amplitude"][0] for result in results]
                     ),
                     most=1.0,
-                    essential=False,
+                    essential=name == "random",
                 ),
             ]
-        note = "Where their amplitude grows, low frequencies grow more: branches add, they do not erase"
+        note = (
+            "A share that falls while the amplitude grows means that low frequencies grow more: branches add, they do "
+            "not erase"
+        )
         return judge(checks, note=note)
 
     def true_case(self) -> Sequence[Results]:
