@@ -81,10 +81,10 @@ class DataSize(Experiment):
         tuning=150,
         looks=20,
         dim=128,
-        depth=6,
+        depth=4,
         patch=4,
-        equal_macs=(80, 160, 320),
-        equal_parameters=(64, 128, 256),
+        equal_macs=(64, 128, 256),
+        equal_parameters=(52, 104, 208),
         strides=(1, 2, 2, 2),
         how=Fit(batch=256),
     )

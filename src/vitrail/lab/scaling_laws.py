@@ -70,7 +70,7 @@ class ScalingLaws(Experiment):
         test=0,
         dims=(32, 48, 64, 96, 128, 192, 256),
         counts=(780, 1560, 3125, 6250, 12_500),
-        depth=6,
+        depth=4,
         patch=4,
         looks=15,
         how=Fit(steps=1500, batch=256, rate=1e-3),
