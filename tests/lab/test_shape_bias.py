@@ -41,6 +41,14 @@ def test_models_that_both_follow_one_cue_nearly_always_decide_nothing() -> None:
         assert f"follow the {cue}" in verdict.text
 
 
+def test_models_that_have_not_learned_the_task_decide_nothing() -> None:
+    for case in (ShapeBias().true_case(), ShapeBias().false_case()):
+        made = {**case[0], "vit": case[0]["vit"] | {"clean": 0.5}}
+        verdict = ShapeBias().verdict([made, made])
+        assert verdict.outcome == "undecided"
+        assert "learn the task" in verdict.text
+
+
 def test_a_tiny_run() -> None:
     torch.manual_seed(0)
     few = Fit(steps=2, batch=8)
