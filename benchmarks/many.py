@@ -9,11 +9,13 @@ seeds with its range. A forward pass is that of the trained models, images to de
 """
 
 import argparse
+import multiprocessing
 import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,13 @@ SMALL: dict[str, dict[str, Any]] = {  # heads for one CPU core
 }
 
 
+class Scores(NamedTuple):
+    """Of a run, on test images, by task."""
+
+    scores: dict[str, dict[str, float]]
+    seconds: float
+
+
 class Trained(NamedTuple):
     """A model that was trained, and its scores on test images by task."""
 
@@ -52,8 +61,8 @@ def heads(tasks: Sequence[str], *, wide: bool) -> dict[str, dict[str, Any]]:
     return {name: {} if wide else SMALL[name] for name in tasks}
 
 
-def train(options: argparse.Namespace, tasks: Sequence[str], seed: int, folder: Path) -> Trained:
-    """One run; of one task it is a twin."""
+def train(options: argparse.Namespace, tasks: Sequence[str], seed: int, folder: Path) -> Scores:
+    """One run, left in a folder; of one task it is a twin."""
     chosen = heads(tasks, wide=options.wide)
     task = {"kind": MANY, "tasks": chosen} if len(tasks) > 1 else {"kind": tasks[0], **chosen[tasks[0]]}
     began = time.perf_counter()
@@ -72,7 +81,7 @@ def train(options: argparse.Namespace, tasks: Sequence[str], seed: int, folder: 
         name: {key: float(results[f"{before[name]}{key}"]) for key in _shown(name, parts[name].best_metric)}
         for name in tasks
     }
-    return Trained(open_model(folder).to(options.device), scores, time.perf_counter() - began)
+    return Scores(scores, time.perf_counter() - began)
 
 
 def _shown(task: str, best: str) -> tuple[str, ...]:
@@ -157,6 +166,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0])
     parser.add_argument("--wide", action="store_true", help="heads of their default sizes")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batches", type=lambda text: [int(one) for one in text.split(",")], default=[1, 16])
     parser.add_argument("--json", type=Path)
@@ -171,11 +181,18 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parse(words)
     tasks = [name.strip() for name in options.tasks.split(",")]
     runs: dict[str, list[Trained]] = {name: [] for name in (MANY, *tasks)}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in options.seeds:
-            for name, some in runs.items():
-                some.append(train(options, tasks if name == MANY else [name], seed, Path(folder) / f"{name}-{seed}"))
-                print(f"seed {seed}, {name}: {some[-1].scores}", flush=True)
+    spawned = multiprocessing.get_context("spawn")  # each has a CUDA context of its own
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.parallel, mp_context=spawned) as pool:
+        jobs = [
+            (name, seed, Path(folder) / f"{name}-{seed}", tasks if name == MANY else [name])
+            for seed in options.seeds
+            for name in runs
+        ]
+        todo = [pool.submit(train, options, some, seed, where) for _, seed, where, some in jobs]
+        for (name, seed, where, _), job in zip(jobs, todo, strict=True):
+            scores = job.result()
+            runs[name].append(Trained(open_model(where).to(options.device), *scores))
+            print(f"seed {seed}, {name}: {scores}", flush=True)
         found = report(options, runs)
     found.print()
     if options.json is not None:

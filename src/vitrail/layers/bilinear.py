@@ -15,7 +15,7 @@ def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
     """
     height, width = size
     learns = maps.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if learns and maps.is_cuda and maps.dtype in (torch.bfloat16, torch.float16):
+    if learns and maps.is_cuda:
         with torch.autocast("cuda", enabled=False):  # which may have the other type of 16 bits
             return by_products(maps, (height, width))
     return F.interpolate(maps, size=(height, width), mode="bilinear", align_corners=False)
