@@ -19,6 +19,7 @@ from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import Target
 from vitrail.errors import ConfigError, HeadNotice, ResampledNotice, TrainingError
+from vitrail.hardware import device as choose_device
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.vitrail import describe_model
@@ -171,9 +172,9 @@ def make_plan(
     data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | Sequence[str] | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None, start: str | Path | None = None,
     teacher: Teacher | None = None, val: str | Path | float | None = None, group: str | None = None,
-    fold: tuple[int, int] | None = None, changes: Mapping[str, Any] | None = None,
+    fold: tuple[int, int] | None = None, device: torch.device | None = None, changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
-    """A plan for new data: opens them, chooses the task, looks at a few images, and decides what was left open."""
+    """A plan for new data and the device of the run, by default a GPU if there is one; decides what was left open."""
     changes = {**(changes or {}), **({} if model is None else {"model": model})}
     given, changes, spec = split_spec({} if recipe is None else _recipe(recipe), changes, task=task)
     named, base = "model" in {**given, **changes}, _of_recipe(recipe, given)
@@ -185,10 +186,10 @@ def make_plan(
     like = Wanted(split_names(label), group=group, fold=fold)
     splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
-    first = _chosen_start(splits, seen, {**given, **changes}, spec, start) if left_open or start == AUTO else None
+    first = _begins(splits, seen, {**given, **changes}, spec, start, device) if left_open or start == AUTO else None
     if first is not None:
         start, changes = first.start, over(first.changes, changes)
-        config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
+        config, spec = _tuned(changes, spec) if recipe is None and start is not None else (change(base, changes), spec)
         spec = spec._replace(defaults={**spec.defaults, **first.task})
     chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
@@ -219,16 +220,17 @@ def make_plan(
     return replace(plan, notes=tuple(notes), sizes=() if first is None else first.sizes)
 
 
-def _chosen_start(
-    splits: Splits, seen: Sampled, changes: Mapping[str, Any], spec: Spec, start: str | Path | None
-) -> PublicStart | None:
+def _begins(  # noqa: PLR0917  (all of one choice)
+    splits: Splits, seen: Sampled, changes: Mapping[str, Any], spec: Spec, start: str | Path | None,
+    device: torch.device | None,
+) -> PublicStart | None:  # fmt: skip
     """The weights for data where none were named: public ones with --from auto, else what measured sets suggest."""
-    task, _ = choose_task(spec, splits, has_teacher=False)
+    (task, _), where = choose_task(spec, splits, has_teacher=False), choose_device(device)
     if start == AUTO:
-        return public_start(splits.train, seen, changes, task)
-    if (dense := first_dense(splits.train, seen, changes, task)) is not None:
+        return public_start(splits.train, seen, changes, task, device=where)
+    if (dense := first_dense(splits.train, seen, changes, task, device=where)) is not None:
         return PublicStart(dense.start, dense.changes, dense.note, dense.task)
-    if (first := first_try_for(splits.train, seen, changes, task)) is None:
+    if (first := first_try_for(splits.train, seen, changes, task, device=where)) is None:
         return None
     return PublicStart(first.setting.start, first.setting.changes, first.note, sizes=first.sizes)
 

@@ -180,7 +180,7 @@ def train(
                 _check_folder(RUNS if folder is None else Path(folder))
             plan = make_plan(
                 data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val,
-                group=group, fold=fold, changes=changes,
+                group=group, fold=fold, device=where, changes=changes,
             )  # fmt: skip
             path = world.collect(_folder(folder, plan))[0]
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:

@@ -69,13 +69,14 @@ def examine(
     val: str | Path | float | None = None,
     seed: int = 0,
     wanted: Wanted = ANY,
+    title: str | None = None,
     image_size: tuple[int, int] = (224, 224),
     cost: Cost | None = None,
     limit: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Audits every image of all splits, or `limit` of each; changes nothing."""
+    """Audits every image of all splits, or `limit` of each; changes nothing. `title` names the data in the report."""
     splits = source if isinstance(source, Splits) else survey(source, val=val, seed=seed, wanted=wanted)
     parts = {"train": splits.train, "val": splits.val} | ({"test": splits.test} if splits.test is not None else {})
     work = [(split, part, index) for split, part in parts.items() for index in _chosen(len(part), limit)]
@@ -86,7 +87,7 @@ def examine(
             samples.append(sample)
             if progress is not None:
                 progress(len(samples), len(work))
-    title = splits.train.name if isinstance(source, Splits) else str(source)
+    title = title or (splits.train.name if isinstance(source, Splits) else str(source))
     advice: list[str] = []
     sections: list[Section] = [
         _overview(title, parts, samples),

@@ -147,7 +147,7 @@ class _Search:
 
     def run(self) -> Tuned:
         """The search, from wherever it stands to its end."""
-        self.plan = default_plan(self.journal.setup["data"], self.options)
+        self.plan = default_plan(self.journal.setup["data"], self.options, self.device)
         self.judge: Task = self.plan.build_task(blank=True)
         if self.journal.chosen is not None:
             self.budget.stop()
@@ -244,7 +244,7 @@ class _Search:
             return known
         trial = known or Trial(key=key, number=0, about=candidate.about, traits=candidate.traits, state="left out")
         try:
-            plan = without_test(plan_of(self.plan, candidate, self.options))
+            plan = without_test(plan_of(self.plan, candidate, self.options, self.device))
             if known is None:
                 trial = self._sized(trial, plan, amount, above)
             return self._run(trial, plan) if trial.state == "started" else self.journal.keep(trial)
@@ -315,7 +315,7 @@ class _Search:
         paces = []
         for candidate in ways:
             with contextlib.suppress(VitrailError):  # its trial says why
-                paces.append(self._pace(without_test(plan_of(self.plan, candidate, self.options))))
+                paces.append(self._pace(without_test(plan_of(self.plan, candidate, self.options, self.device))))
         one, two = (max(_LEAST, min((pace.cost(epochs) for pace in paces), default=_LEAST)) for epochs in (1, 2))
         return two if two <= self.left else one
 
