@@ -216,7 +216,7 @@ def make_plan(
         teacher=teacher,
         weights=None if start is None else backbone,
     )
-    notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
+    notes += [*_resized(plan, seen, fresh=start is None, asked=first is None), *_warmed_up(config), *_checked(plan)]
     return replace(plan, notes=tuple(notes), sizes=() if first is None else first.sizes)
 
 
@@ -265,6 +265,12 @@ def _checked(plan: Plan) -> list[str]:
     _check_sampling(plan.config)
     task = plan.build_task(blank=True)
     notes = []
+    if plan.config.sampling == "balanced":
+        power = plan.config.sampling_power
+        share = "equal" if power == 1.0 else f"proportional to its number of images to the power of {1 - power:g}"
+        notes.append(
+            f"balanced sampling: the share of each class (of numbers: range) in an epoch is {share} (sampling)"
+        )
     if plan.teacher is not None:
         name = type(plan.teacher).__name__ if isinstance(plan.teacher, nn.Module) else plan.teacher
         notes.append(f"learns from the teacher {name} too ({plan.task})")
@@ -273,14 +279,15 @@ def _checked(plan: Plan) -> list[str]:
     return notes
 
 
-def _resized(plan: Plan, seen: Sampled, *, fresh: bool) -> list[str]:
+def _resized(plan: Plan, seen: Sampled, *, fresh: bool, asked: bool) -> list[str]:
     """What becomes of the images for a model, and whether they are too small for it."""
     height, width = plan.preprocess.image_size
     colour = (
         "in colour" if plan.preprocess.channels > 1 else "grey" if fresh or seen.grey else "grey, as the weights were"
     )
     notes = [f"images are resized to {height} x {width}, {colour}"]
-    if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
+    chosen = plan.start is not None and not asked  # by what was measured
+    if not chosen and seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
         small = fresh and max(seen.height, seen.width) <= SMALL
         which = f"{FOR_SMALL}, the default for images of that size," if small else "a model for smaller images"
         notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")

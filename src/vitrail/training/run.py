@@ -371,7 +371,8 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
     scores = [
         f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics
     ]
-    loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(scores)}; the model is in {folder}")
+    what = f"best epoch {progress.best_epoch}" if plan.config.probe is None else "linear head"
+    loop.logs.say(f"{what}: {', '.join(scores)}; the model is in {folder}")
     if getattr(task.config, "goal", None) is not None:
         loop.logs.say(task.calibration())
     return Run(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.audit.annotation_faults import fault_sections
-from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near_pairs
+from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near_advice, near_pairs
 from vitrail.data.augment.augmentation import AugmentConfig
 from vitrail.data.broken import MAX_BROKEN, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
@@ -243,11 +243,7 @@ def _duplicates(samples: Sequence[Sample], advice: list[str]) -> list[Section]:
         advice.append(f"Identical images with different labels: {len(conflicts):,}. Correct the labels.")
     if len(pairs) > len(across):
         advice.append(f"Identical images within a split: {len(pairs) - len(across):,}. Keep one of each.")
-    if near_across:
-        advice.append(
-            f"Near-duplicates in two splits: {len(near_across):,} pairs. Check whether they are copies; --group "
-            "duplicates keeps them in one split."
-        )
+    advice += near_advice(len(near) - len(near_across), len(near_across))
     facts = Facts(
         "Duplicates",
         {
