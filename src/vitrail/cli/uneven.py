@@ -66,8 +66,8 @@ def read_goal(text: str) -> dict[str, Any]:
             raise ConfigError(f"--goal {text}: a cost must be above 0, such as --goal cost:CLASS=10")
     if match["kind"] == "cost" and match["of"] is None:
         raise ConfigError(
-            f"--goal {text} does not say which class is costly to miss: --goal cost:CLASS=10; a matrix of costs is an "
-            "option of a recipe, task.goal.matrix"
+            f"--goal {text} does not say which class is costly to miss: --goal cost:CLASS=10. A matrix of costs "
+            "is --set task.goal.kind=cost --set 'task.goal.matrix=[[0, 1], [10, 0]]', rows the truth"
         )
     return found
 
