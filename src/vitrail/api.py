@@ -94,12 +94,11 @@ def advise(
     """
     from vitrail.advice.choose import Limits  # noqa: PLC0415
     from vitrail.advice.consult import Table, consult  # noqa: PLC0415
-    from vitrail.training.first_class import first_class  # noqa: PLC0415
     from vitrail.training.first_dense import default_on  # noqa: PLC0415
-    from vitrail.training.first_try import SETTINGS, measured  # noqa: PLC0415
+    from vitrail.training.first_try import SETTINGS, first_try_on, measured  # noqa: PLC0415
 
     limits = Limits(latency=latency, memory=memory, minutes=minutes)
-    table = Table(cells=measured(), settings=SETTINGS, default=default_on, first=first_class)
+    table = Table(cells=measured(), settings=SETTINGS, default=default_on, first=first_try_on)
     return consult(data, limits, table, device=device, task=task, label=label)
 
 
@@ -258,9 +257,11 @@ def doctor(
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
 
     columns = split_names(label)
+    chosen = {name: options.pop(name) for name in ("val", "seed") if name in options}
+    splits = survey(data, wanted=options.pop("wanted", Wanted(columns, several=not columns)), **chosen)
     if preview is not None:
-        draw(survey(data, wanted=Wanted(columns, several=not columns))).to_html(preview)
-    return examine(data, wanted=Wanted(columns, several=not columns), **options)
+        draw(splits).to_html(preview)
+    return examine(splits, title=str(data), **options)
 
 
 def verify(path: str | Path = PACKAGED, *, accept: bool = False) -> "Verification":

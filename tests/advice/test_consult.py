@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from support.annotated import voc
 from support.compared_runs import labelled
 from support.task_data import numbers_table
 
 import vitrail
 from vitrail.cli import main
+from vitrail.data.sources.opening import find
 from vitrail.errors import ConfigError
 from vitrail.training import first_try
 from vitrail.training.plan import make_plan
@@ -84,7 +86,7 @@ def test_boxes_are_advised_what_training_does_with_them(tmp_path: Path, monkeypa
 def test_other_sizes_are_promised_where_training_tries_them(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_try, "SMALL", 16)  # as training asks, and not advice
     probe = next(one for one in vitrail.advise(photos, device="epyc").ranked if one.candidate.name == "probe-photos")
-    default = first_try.first_try_on(photos)
+    default = first_try.first_try_on(find(photos).train, device=torch.device("cpu"))
     assert default is not None
     assert (probe.candidate.sizes, default.name) == (default.sizes, "probe-photos")
     monkeypatch.setattr(first_try, "_PATIENCE", 0)

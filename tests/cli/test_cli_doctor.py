@@ -45,3 +45,12 @@ def test_training_refuses_the_same(tmp_path, capsys):
     assert main(["train", str(data), "--out", str(tmp_path / "run")]) != 0
     assert "1.xml, line 4" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("make", [voc, masks])
+def test_the_data_are_opened_once(tmp_path, make, monkeypatch):
+    opened = []
+    monkeypatch.setattr("vitrail.data.sources.opening.find", lambda *of, **how: opened.append(of) or find(*of, **how))
+    monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)  # so that what training does is timed, too
+    assert main(["doctor", str(make(tmp_path / "data")), "--preview", str(tmp_path / "page.html")]) == 0
+    assert len(opened) == 1

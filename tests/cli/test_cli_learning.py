@@ -19,10 +19,11 @@ from torch import Tensor
 
 import vitrail
 from vitrail.cli import main, parser
+from vitrail.data.dataset import Splits
+from vitrail.data.sources.opening import survey
 from vitrail.errors import ConfigError
 from vitrail.models.checkpoint import hub
 from vitrail.models.checkpoint.timm import Timm
-from vitrail.report import Report
 from vitrail.runs.record import Result
 from vitrail.training.config import TrainConfig
 
@@ -212,11 +213,11 @@ def test_eval_keeps_images_as_training_does_so_that_the_same_images_score_the_sa
 def test_doctor_audits_the_split_of_a_seed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
-    def seen(*_: object, seed: int, **__: object) -> Report:
+    def seen(*of: object, seed: int, **options: object) -> Splits:
         seeds.append(seed)
-        return Report("seen", ())
+        return survey(*of, seed=seed, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("vitrail.data.audit.doctor.examine", seen)
+    monkeypatch.setattr("vitrail.data.sources.opening.survey", seen)
     monkeypatch.setattr("vitrail.training.cost.training_speed", lambda *_, **__: 1.0)
     assert main(["doctor", str(photos)]) == main(["doctor", str(photos), "--seed", "3"]) == 0
     assert seeds == [0, 3]

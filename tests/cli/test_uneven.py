@@ -17,7 +17,22 @@ def test_goals() -> None:
     assert read_goal("f1:T-shirt/top") == {"kind": "f1", "of": "T-shirt/top"}
 
 
-@pytest.mark.parametrize("text", ["speed", "f1=0.9", "recall:a=", "recall=high", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "speed",
+        "f1=0.9",
+        "recall:a=",
+        "recall=high",
+        "recall:a=1.5",
+        "recall=-1",
+        "cost",
+        "cost=3",
+        "cost:a=0",
+        "cost:a=nan",
+        "",
+    ],
+)
 def test_what_is_not_a_goal(text: str) -> None:
     with pytest.raises(ConfigError, match="--goal"):
         read_goal(text)
@@ -26,8 +41,12 @@ def test_what_is_not_a_goal(text: str) -> None:
 def test_sampling() -> None:
     assert read_sampling("balanced") == {"sampling": "balanced"}
     assert read_sampling("balanced:0.5") == {"sampling": "balanced", "sampling_power": 0.5}
+
+
+@pytest.mark.parametrize("text", ["balanced:half", "balanced:2", "balanced:-1", "even", "shuffled:0.5", ""])
+def test_what_is_not_a_sampling(text: str) -> None:
     with pytest.raises(ConfigError, match="--sampling"):
-        read_sampling("balanced:half")
+        read_sampling(text)
 
 
 def test_they_join_the_changes_to_a_recipe() -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.annotated import depth, masks, voc
+from support.annotated import depth, masks, voc, voc_file, voc_object
 from support.compared_runs import labelled
 
 from vitrail.cli import main
+from vitrail.data.sources.opening import survey
 from vitrail.errors import DataError
 from vitrail.profiling import describe
 from vitrail.report import Facts
@@ -28,7 +29,7 @@ def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_boxes_cost_what_the_packaged_network_with_its_head_costs(boxes: Path) -> None:
     data = boxes
-    found = default_cost(data, device=CPU)
+    found = default_cost(survey(data), device=CPU)
     assert found is not None
     plan = make_plan(data)
     task = plan.build_task(blank=True)
@@ -48,7 +49,7 @@ def test_the_memory_of_an_image_is_that_of_the_backbone_and_a_small_head(
     backbone, found = float(totals.values["activations"] or 0), []
     for images in (1, 4):
         monkeypatch.setattr(module, "_KEPT", images)
-        cost = default_cost(boxes, device=CPU)
+        cost = default_cost(survey(boxes), device=CPU)
         assert cost is not None
         found.append(cost.numbers.per_image or 0)
     assert all(backbone < one < 2.3 * backbone for one in found)
@@ -105,9 +106,9 @@ def test_a_linear_head_is_fitted_in_no_epochs_and_at_each_size(tmp_path: Path, m
     monkeypatch.setattr(first_try, "measured", lambda: TABLE)  # other tests train without it
     monkeypatch.setattr(module, "seconds_per_image", lambda *_: 1.0)
     data = labelled(tmp_path / "photos")
-    small = default_cost(data, device=CPU)
+    small = default_cost(survey(data), device=CPU)
     monkeypatch.setattr(first_try, "SMALL", 16)
-    large = default_cost(data, device=CPU)
+    large = default_cost(survey(data), device=CPU)
     assert small is not None
     assert large is not None
     assert (small.numbers.epochs, small.numbers.images_per_second) == (0, 1.0)
@@ -115,9 +116,13 @@ def test_a_linear_head_is_fitted_in_no_epochs_and_at_each_size(tmp_path: Path, m
     assert "160 x 160 and 256 x 256" in large.numbers.model
 
 
-def test_a_new_model_or_refused_data_have_no_such_cost(tmp_path: Path) -> None:
-    assert default_cost(labelled(tmp_path / "photos"), device=CPU) is None  # no sets were measured, in tests
-    assert default_cost(tmp_path / "nothing", device=CPU) is None
+def test_a_new_model_or_refused_data_have_no_such_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_cost(survey(labelled(tmp_path / "photos")), device=CPU) is None  # no sets were measured, in tests
+    few = voc(tmp_path / "boxes", 6)
+    monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
+    assert default_cost(survey(few), device=CPU) is not None
+    voc_file(few / "Annotations" / "1.xml", "1.png", voc_object("cell", (50, 3, 60, 9)))
+    assert default_cost(survey(few), device=CPU) is None  # training refuses them
 
 
 def test_the_doctor_shows_it(boxes: Path, capsys: pytest.CaptureFixture[str]) -> None:

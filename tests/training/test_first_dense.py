@@ -3,20 +3,25 @@
 from pathlib import Path
 
 import pytest
+import torch
 from support.annotated import depth, masks, voc
 from support.small_data import Made, photos
 
 from vitrail.data.dataset import Splits
+from vitrail.data.sources.opening import find
 from vitrail.data.targets.boxes_target import Box, BoxesTarget
 from vitrail.models.heads import UNetConfig
 from vitrail.models.heads.rt_detr import RtDetrConfig
 from vitrail.packaged import PHOTOS
+from vitrail.tasks.classify import ClassifyConfig
 from vitrail.tasks.detect.detection import DetectConfig
 from vitrail.training.first_dense import default_on, first_dense, first_dense_on, over
 from vitrail.training.first_model import Sampled
 from vitrail.training.plan import Plan, make_plan
+from vitrail.training.run import train
 
 LARGE = Sampled(480, 640, grey=False)
+CPU, GPU = torch.device("cpu"), torch.device("cuda")  # planned for, not used
 
 
 def boxes(count: int, *, most: int = 2, size: int = 96) -> Splits:
@@ -74,25 +79,59 @@ def test_what_is_named_is_taken(named: dict[str, object]) -> None:
     assert plan.start != PHOTOS
 
 
-def test_small_images_and_other_tasks_are_as_before() -> None:
+def test_other_tasks_and_what_cannot_be_read_are_as_before() -> None:
     data = boxes(16).train
-    assert first_dense(data, Sampled(48, 64, grey=False), {}, DetectConfig()) is None
-    assert first_dense(data, Sampled(0, 0, grey=False), {}, DetectConfig()) is None
-    assert first_dense(data, LARGE, {"freeze_until": "stages.2"}, DetectConfig()) is None
-    assert first_dense(data, LARGE, {}, DetectConfig()) is not None
+    assert first_dense(data, LARGE, {}, ClassifyConfig(), device=CPU) is None
+    assert first_dense(data, Sampled(0, 0, grey=False), {}, DetectConfig(), device=CPU) is None
+    assert first_dense(data, LARGE, {"freeze_until": "stages.2"}, DetectConfig(), device=CPU) is None
+    assert first_dense(data, LARGE, {}, DetectConfig(), device=CPU) is not None
 
 
-def test_large_images_are_made_smaller_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def size() -> tuple[int, int]:
-        found = first_dense(boxes(16).train, LARGE, {}, DetectConfig())
+def test_small_images_get_a_new_model_with_a_small_head() -> None:
+    plan = planned(boxes(16, size=48))
+    assert (plan.start, plan.config.model, plan.task.head.dim) == (None, "vit32_conv", 128)  # type: ignore[attr-defined]
+    assert plan.preprocess.image_size == (48, 48)
+    (note,) = [note for note in plan.notes if "no model was named" in note]
+    assert "small RT-DETR head" in note
+    named = make_plan(boxes(16, size=48), changes={"task": {"head": {"kind": "detr"}}})
+    assert named.task.head.kind == "detr"  # type: ignore[attr-defined]
+
+
+def test_the_smallest_images_are_enlarged_until_each_query_has_a_token() -> None:
+    plan = planned(boxes(16, size=8))
+    assert plan.preprocess.image_size == (20, 20)
+    task = plan.build_task().eval()
+    assert task.outputs(torch.rand(1, 3, 20, 20))["boxes"].shape[1] == 100
+
+
+def test_small_images_of_several_tasks_have_small_heads() -> None:
+    plan = make_plan("scenes:8:48x48", task="segment,depth")
+    heads = {name: one.head for name, one in plan.task.tasks.items()}  # type: ignore[attr-defined]
+    assert (plan.start, heads["depth"].dim) == (None, 128)
+    assert isinstance(heads["segment"], UNetConfig)
+
+
+def test_large_images_are_made_smaller_on_a_cpu() -> None:
+    def size(device: torch.device) -> tuple[int, int]:
+        found = first_dense(boxes(16).train, LARGE, {}, DetectConfig(), device=device)
         assert found is not None
         height, width = found.changes["image_size"]
         return height, width
 
-    monkeypatch.setattr("vitrail.training.first_dense._device_kind", lambda: "cpu")
-    assert size() == (256, 320)
-    monkeypatch.setattr("vitrail.training.first_dense._device_kind", lambda: "cuda")
-    assert size() == (480, 640)
+    assert size(CPU) == (256, 320)
+    assert size(GPU) == (480, 640)
+
+
+def test_a_plan_is_for_the_device_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU, and a run on its CPU."""
+    monkeypatch.setattr("vitrail.hardware._best", lambda: "cuda")
+    monkeypatch.setattr("vitrail.hardware.torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("vitrail.hardware.torch.cuda.device_count", lambda: 1)
+    data = boxes(16, size=400)
+    assert make_plan(data).config.image_size == (416, 416)
+    assert make_plan(data, device=CPU).config.image_size == (320, 320)
+    monkeypatch.setattr("vitrail.training.run.train_plan", lambda plan, *_, **__: plan)
+    assert train(data, device="cpu", silent=True).config.image_size == (320, 320)
 
 
 def test_several_tasks_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +145,14 @@ def test_several_tasks_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_advice_and_audit_are_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = voc(tmp_path / "boxes", 6)
-    assert first_dense_on(data) is None  # small images
-    assert default_on(data)[0].startswith("a new")
+    data = find(voc(tmp_path / "boxes", 6)).train
+    small = first_dense_on(data, device=CPU)
+    assert small is not None
+    assert default_on(data, device=CPU) == (small.about, "vit32_conv@40", None)
     monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
-    found = first_dense_on(data)
+    found = first_dense_on(data, device=CPU)
     assert found is not None
-    told = default_on(data)
+    told = default_on(data, device=CPU)
     assert (told.about, told.recipe["start"]) == (found.about, PHOTOS)  # type: ignore[index]
     assert told.recipe["task"]["kind"] == "detect"  # type: ignore[index]
     assert "RT-DETR" in found.about

@@ -5,6 +5,7 @@ from pathlib import Path
 from PIL import Image
 from support.small_data import grey_squares, photos
 
+from vitrail.data.sources.opening import find
 from vitrail.training.config import TrainConfig
 from vitrail.training.first_model import Sampled, default_model, fresh_model, sample
 
@@ -29,5 +30,5 @@ def test_the_doctor_is_told_the_same(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for number in range(4):
             Image.new("RGB", (40, 40), (60 * number, 0, 0)).save(tmp_path / name / f"{number}.png")
-    assert default_model(tmp_path) == ("vit32_conv", (40, 40))
-    assert default_model(tmp_path, image_size=24) == ("vit32_conv", (24, 24))
+    assert default_model(find(tmp_path).train) == ("vit32_conv", (40, 40))
+    assert default_model(find(tmp_path).train, image_size=24) == ("vit32_conv", (24, 24))

@@ -7,6 +7,7 @@ import torch
 from support.small_data import Made, grey_squares, photos, split
 from support.task_data import boxes_table, class_folders, numbers_table
 
+from vitrail.data.sources.opening import find
 from vitrail.data.targets import LabelsTarget, NumbersTarget
 from vitrail.errors import HeadNotice
 from vitrail.packaged import PHOTOS
@@ -28,6 +29,8 @@ from vitrail.training.first_try import (
 )
 from vitrail.training.plan import make_plan
 
+CPU, GPU = torch.device("cpu"), torch.device("cuda")  # planned for, not used
+SLOW = Cell("roads", 40, 2, 100, grey=False, results={"probe-photos": Measured(0.9, 0.9, 600)})
 CLASSES = ClassifyConfig()
 TUNED = {"tune-late": Measured(0.85, 0.81, 600), "tune-packaged": Measured(0.8, 0.9, 300)}
 CELLS = (
@@ -90,7 +93,7 @@ def test_what_takes_too_long_on_a_cpu_is_left_to_a_gpu() -> None:
 def test_whoever_names_epochs_gets_what_trains_for_epochs() -> None:
     seen, data = Sampled(100, 100, grey=False), photos(40)
     chosen = [
-        first_try_for(data, seen, changes, CLASSES)
+        first_try_for(data, seen, changes, CLASSES, device=CPU)
         for changes in ({}, {"seed": 3}, {"epochs": 3}, {"optimiser.lr": 0.1})
     ]
     assert [one is not None and one.name for one in chosen] == ["probe-photos"] * 2 + ["tune-packaged"] * 2
@@ -99,10 +102,10 @@ def test_whoever_names_epochs_gets_what_trains_for_epochs() -> None:
 @pytest.mark.usefixtures("cells")
 def test_only_where_nothing_is_named_and_a_linear_head_answers() -> None:
     seen, data = Sampled(100, 100, grey=False), photos(40)
-    assert first_try_for(data, seen, {"epochs": 3}, CLASSES) is not None
-    assert first_try_for(data, seen, {"options": {}}, CLASSES) is None
-    assert first_try_for(data, seen, {}, MAEConfig()) is None
-    assert first_try_for(data, Sampled(0, 0, grey=False), {}, CLASSES) is None
+    assert first_try_for(data, seen, {"epochs": 3}, CLASSES, device=CPU) is not None
+    assert first_try_for(data, seen, {"options": {}}, CLASSES, device=CPU) is None
+    assert first_try_for(data, seen, {}, MAEConfig(), device=CPU) is None
+    assert first_try_for(data, Sampled(0, 0, grey=False), {}, CLASSES, device=CPU) is None
 
 
 @pytest.mark.usefixtures("cells")
@@ -115,10 +118,12 @@ def test_numbers_and_labels_begin_with_a_linear_head(target: NumbersTarget | Lab
     values = (torch.rand(40, 1) if task.kind == "regress" else torch.rand(40, 2) > 0.5).float()
     data = Made(photos(40, size=96).array, {target.field: values}, {target.field: target})
     seen = Sampled(96, 96, grey=False)
-    found = first_try_for(data, seen, {}, task)
+    found = first_try_for(data, seen, {}, task, device=CPU)
     assert found is not None
     assert found.setting is SETTINGS["probe-photos"]
-    assert first_try_for(data, seen, {"epochs": 3}, task) is None  # training of a new model, as it was asked for
+    assert (
+        first_try_for(data, seen, {"epochs": 3}, task, device=CPU) is None
+    )  # training of a new model, as it was asked for
     plan = make_plan(split(data))
     assert (plan.start, plan.config.probe) == (PHOTOS, "linear")
 
@@ -135,6 +140,20 @@ def test_a_plan_starts_with_it_and_says_so(tmp_path: Path) -> None:
     assert make_plan(split(photos(40)), model="vit32_small").start is None
 
 
+def test_a_cpu_that_would_take_too_long_tries_no_other_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine with a GPU, where the run is on its CPU."""
+    monkeypatch.setattr(table, "measured", lambda: (SLOW,))
+    monkeypatch.setattr(table, "SMALL", 8)
+    monkeypatch.setattr("vitrail.hardware.device", lambda *_: GPU)
+    monkeypatch.setattr("vitrail.training.plan.choose_device", lambda asked=None: asked or GPU)
+    data = split(photos(40))
+    found = [first_try_on(data.train, device=device) for device in (CPU, GPU)]
+    assert [one is not None and (one.name, one.sizes) for one in found] == [
+        ("probe-photos", ()), ("probe-photos", (256,)),
+    ]  # fmt: skip
+    assert [make_plan(data, device=device).sizes for device in (CPU, GPU, None)] == [(), (256,), (256,)]
+
+
 def test_without_a_table_it_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "measured", lambda: ())
     plan = make_plan(split(photos(40)))
@@ -143,11 +162,11 @@ def test_without_a_table_it_is_as_before(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("cells")
 def test_data_that_are_named_have_a_first_try_where_it_was_measured(tmp_path: Path) -> None:
-    found = first_try_on(class_folders(tmp_path))
+    found = first_try_on(find(class_folders(tmp_path)).train, device=CPU)
     assert found is not None
     assert "which did best" in found.note
     (tmp_path / "numbers").mkdir()
-    numbers = first_try_on(numbers_table(tmp_path / "numbers"))
+    numbers = first_try_on(find(numbers_table(tmp_path / "numbers")).train, device=CPU)
     assert numbers is not None
     assert "linear head" in numbers.note
 
@@ -156,6 +175,6 @@ def test_data_that_are_named_have_a_first_try_where_it_was_measured(tmp_path: Pa
 def test_what_a_run_does_by_default_is_told_with_its_network(tmp_path: Path) -> None:
     for name, make in (("numbers", numbers_table), ("boxes", boxes_table)):
         (tmp_path / name).mkdir()
-        about, network = default_on(make(tmp_path / name))
+        about, network = default_on(find(make(tmp_path / name)).train, device=CPU)
         assert ("linear head" in about) == (name == "numbers")
         assert (network == PHOTOS) == (name == "numbers")

@@ -178,6 +178,7 @@ def test_uneven_classes_are_noted_and_corrected_once() -> None:
     data = split(photos(40, size=16))
     data.train.targets["label"] = (torch.arange(40) % 4 == 0).long()
     plan = make_plan(data, changes={"sampling": "balanced"})
+    assert any("balanced sampling" in note for note in plan.notes)
     assert plan.config.task.best_metric == "balanced_accuracy"
     assert any("balanced accuracy" in note for note in plan.notes)
     assert plan.build_task().best_metric == "balanced_accuracy"

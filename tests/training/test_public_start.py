@@ -10,7 +10,7 @@ from support.hub import NEW, Hub, contents, run_script, serving
 from support.small_data import photos, split
 
 import vitrail
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, HeadNotice
 from vitrail.models.checkpoint.hub import card_licence
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
@@ -24,6 +24,7 @@ from vitrail.training.plan import make_plan
 from vitrail.training.public_start import RECOMMENDED, public_start
 
 CELLS = (Cell("roads", 30, 4, 32, grey=False, results={"probe-photos": Measured(0.9, 0.9, 10)}),)
+CPU = torch.device("cpu")
 LARGE = Sampled(200, 300, grey=False)
 SCRIPT = """
 import json, sys, warnings
@@ -99,13 +100,19 @@ def test_a_recipe_is_not_replaced_by_a_linear_head(monkeypatch: pytest.MonkeyPat
     assert (plan.config.probe, plan.config.epochs) == (None, 3)
 
 
+def test_small_images_start_from_the_packaged_network_with_a_small_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(HeadNotice, match="left out"):
+        plan = make_plan("scenes:24:48x48", task="depth", start="auto")
+    assert (plan.start, plan.task.head.dim) == (PACKAGED, 128)  # type: ignore[attr-defined]
+
+
 def test_who_says_how_to_train_gets_no_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:
     data = photos(24)
     monkeypatch.setattr(public, "locate", Path)
-    assert public_start(data, LARGE, {}, ClassifyConfig()).changes == {"probe": "linear", "image_size": 224}
-    assert public_start(data, LARGE, {"epochs": 3, "image_size": 96}, ClassifyConfig()).changes == {}
-    assert public_start(data, LARGE, {"lora": 8}, ClassifyConfig()).changes == {"image_size": 224}
-    assert public_start(data, LARGE, {}, MAEConfig()).changes == {"image_size": 224}
+    assert public_start(data, LARGE, {}, ClassifyConfig(), device=CPU).changes == {"probe": "linear", "image_size": 224}
+    assert public_start(data, LARGE, {"epochs": 3, "image_size": 96}, ClassifyConfig(), device=CPU).changes == {}
+    assert public_start(data, LARGE, {"lora": 8}, ClassifyConfig(), device=CPU).changes == {"image_size": 224}
+    assert public_start(data, LARGE, {}, MAEConfig(), device=CPU).changes == {"image_size": 224}
 
 
 def test_a_card_that_cannot_be_read_names_no_licence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -166,3 +166,8 @@ def test_a_task_that_reads_no_labels_gets_none() -> None:
 def test_targets_of_another_kind_are_refused() -> None:
     with pytest.raises(ConfigError, match="numbers"):
         choose_task(split_spec({}, task="regress")[2], split(photos(20)), has_teacher=False)
+
+
+def test_a_goal_is_for_classes() -> None:
+    with pytest.raises(ConfigError, match="--goal"):
+        make_plan(numbers(), changes={"task": {"goal": {"kind": "f1"}}})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from vitrail.advice.advise import Advice, advice
 from vitrail.advice.choose import Candidate, Evidence, First, Limits, Setting, candidates, judge, ranked
 from vitrail.advice.facts import DataFacts, facts_of, look
@@ -12,7 +14,6 @@ from vitrail.advice.networks import measure, memory
 from vitrail.advice.rows import Cell, Row, machines, packaged_rows, rows_of_cells
 from vitrail.config import split_names
 from vitrail.data.audit.doctor import examine
-from vitrail.data.dataset import Dataset
 from vitrail.data.sources.opening import survey
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import ConfigError, nearest
@@ -44,13 +45,13 @@ class Default(Protocol):
 class Table:
     """What training knows: the sets and settings of the first try, and what a run does by default on which network.
 
-    `first` is the first try, by the training images and the kind of device, such as "cpu"; None where that has none.
+    `default` and `first`, the first try (None where it has none), go by the training images and `device`.
     """
 
     cells: Sequence[Cell]
     settings: Mapping[str, Setting]
     default: Callable[..., Default]
-    first: Callable[[Dataset, str], First | None]
+    first: Callable[..., First | None]
 
 
 def consult(
@@ -74,11 +75,11 @@ def consult(
     rows = [*rows_of_cells(table.cells), *packaged_rows()]
     recipes = {name: read_recipe(name) for name in list_recipes()}
     kind = machines()[str(device)] if named else choose_device(device).type
-    first = table.first(splits.train, kind) if facts.task == "classify" else None
+    first = table.first(splits.train, device=torch.device(kind)) if facts.task == "classify" else None
     found = candidates(facts, rows, table.settings, recipes, first)
     known: dict[str, Mapping[str, Any]] = {}
     if facts.task != "classify":
-        default = table.default(data, wanted=wanted)
+        default = table.default(splits.train, device=torch.device(kind))
         own = default.recipe is not None and default.recipe["task"]["kind"] == facts.task
         known = {default.network: default.recipe} if own and default.recipe is not None else {}
         found += [default_candidate(default, facts, rows)] if own or not found else []

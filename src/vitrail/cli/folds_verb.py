@@ -34,7 +34,7 @@ def train_folds(options: argparse.Namespace, what: dict[str, Any]) -> None:
     refused = {"--verify-resume": options.verify_resume, "--log": options.log or None}
     refused |= {"--shard": None if options.shard == "ddp" else options.shard}
     if given := [name for name, value in refused.items() if value is not None]:
-        raise ConfigError(f"--folds and {', '.join(given)} cannot be used together")
+        raise ConfigError(f"--folds and {', '.join(given)} cannot be used together; leave out one of them")
     if options.resume is not None:
         found = start(folder=options.resume, resume=True, device=options.device, say=print, **what)
     else:

@@ -210,28 +210,28 @@ def doctor(options: argparse.Namespace) -> None:
 
     columns = split_names(options.label)
     wanted = Wanted(columns, several=not columns, group=options.group)
-    chosen = {"val": options.val, "seed": options.seed, "wanted": wanted}
-    name, size, cost, first = options.model, options.image_size, None, None
+    name, size, cost, first, where = options.model, options.image_size, None, None, device()
+    with busy(f"opening {options.data}"):
+        splits = survey(options.data, val=options.val, seed=options.seed, wanted=wanted)
     if name is None and size is None:
         with busy(f"timing what training does on {options.data}"):
-            first = first_dense_on(options.data, **chosen) or first_try_on(options.data, **chosen)
-            cost = None if first is None else default_cost(options.data, **chosen, device=device())
+            first = first_dense_on(splits.train, device=where) or first_try_on(splits.train, device=where)
+            cost = None if first is None else default_cost(splits, seed=options.seed, device=where)
     if cost is None:
         if name is None:
             with busy(f"sampling {options.data}"):
-                name, size = default_model(options.data, **chosen, image_size=size)
+                name, size = default_model(splits.train, image_size=size)
         with busy(f"timing {name}"):
             cost = training_cost(name, size)
-            speed = training_speed(name, size, device=device())
+            speed = training_speed(name, size, device=where)
             cost = cost._replace(numbers=replace(cost.numbers, images_per_second=speed))
     with busy(f"examining {options.data}"):
-        report = examine(options.data, **chosen, image_size=cost.image_size, cost=cost.numbers)
+        report = examine(splits, title=options.data, image_size=cost.image_size, cost=cost.numbers)
     if first is not None:
         report = replace(report, sections=(*report.sections, Text("What train does with nothing named", first.note)))
     show_report(report, options)
-    with busy(f"drawing {options.data}"):
-        splits = survey(options.data, **chosen)
-        if options.preview is not None:
+    if options.preview is not None:
+        with busy(f"drawing {options.data}"):
             options.preview.parent.mkdir(parents=True, exist_ok=True)
             preview(splits).to_html(options.preview)
     if (problem := splits.findings.problem()) is not None:
@@ -250,8 +250,8 @@ def demo(options: argparse.Namespace) -> None:
 
     changes = _keys_set(options)
     if options.folder is None and (DEMO / "run.json").is_file():
-        device(options.device)
-        make_plan("demo", recipe="demo", changes=changes)  # a mistake is reported before anything is lost
+        where = device(options.device)
+        make_plan("demo", recipe="demo", device=where, changes=changes)  # a mistake is reported before anything is lost
         with one_run(DEMO, World()):  # and not one that is running
             shutil.rmtree(DEMO)  # an earlier demo, and nothing else: run.json says so
     run = start("demo", recipe="demo", folder=options.folder or DEMO, device=options.device, **changes)

@@ -33,7 +33,7 @@ def search(options: argparse.Namespace, what: dict[str, Any]) -> None:
     refused = {"--verify-resume": options.verify_resume, "--folds": options.folds, "--log": options.log or None}
     refused |= {"--shard": None if options.shard == "ddp" else options.shard}
     if given := [name for name, value in refused.items() if value is not None]:
-        raise ConfigError(f"--minutes and {', '.join(given)} cannot be used together")
+        raise ConfigError(f"--minutes and {', '.join(given)} cannot be used together; leave out one of them")
     resume = options.resume is not None
     found = tune(
         options.data, minutes=options.minutes, folder=options.resume if resume else options.folder, resume=resume,

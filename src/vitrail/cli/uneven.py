@@ -1,6 +1,7 @@
 """The options of `train` for uneven classes: --sampling and --goal."""
 
 import argparse
+import math
 import re
 from typing import Any
 
@@ -35,7 +36,15 @@ def with_uneven(changes: dict[str, Any], options: argparse.Namespace) -> dict[st
 def read_sampling(text: str) -> dict[str, Any]:
     """`balanced` or `balanced:POWER` as keys of a recipe."""
     kind, colon, power = text.partition(":")
-    return {"sampling": kind} | ({"sampling_power": _number("--sampling", text, power)} if colon else {})
+    if kind not in {"balanced", "shuffled"} or (colon and kind == "shuffled"):
+        raise ConfigError(
+            f"--sampling {text} is not a way to draw images; allowed: balanced, balanced:0.5 (a number from 0 to 1), "
+            "and shuffled, which is the default"
+        )
+    number = _number("--sampling", text, power) if colon else 1.0
+    if not 0 <= number <= 1:
+        raise ConfigError(f"--sampling {text}: the number after the colon must be 0 to 1; 1 is balanced, 0 as it is")
+    return {"sampling": kind} | ({"sampling_power": number} if colon else {})
 
 
 def read_goal(text: str) -> dict[str, Any]:
@@ -50,7 +59,16 @@ def read_goal(text: str) -> dict[str, Any]:
     if match["of"] is not None:
         found["of"] = _class_name(text)
     if match["number"] is not None:
-        found[_NUMBER[match["kind"]]] = _number("--goal", text, match["number"])
+        number = found[_NUMBER[match["kind"]]] = _number("--goal", text, match["number"])
+        if match["kind"] == "recall" and not 0 <= number <= 1:
+            raise ConfigError(f"--goal {text}: a recall must be 0 to 1, such as --goal recall:CLASS=0.95")
+        if match["kind"] == "cost" and not 0 < number < math.inf:
+            raise ConfigError(f"--goal {text}: a cost must be above 0, such as --goal cost:CLASS=10")
+    if match["kind"] == "cost" and match["of"] is None:
+        raise ConfigError(
+            f"--goal {text} does not say which class is costly to miss: --goal cost:CLASS=10. A matrix of costs "
+            "is --set task.goal.kind=cost --set 'task.goal.matrix=[[0, 1], [10, 0]]', rows the truth"
+        )
     return found
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from vitrail.data.audit.doctor import Cost
-from vitrail.data.dataset import Batch, Subset
+from vitrail.data.dataset import Batch, Splits, Subset
 from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.dense import dense_fields, fitted
 from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.feeds.packing import pack
-from vitrail.data.sources.table import Wanted
+from vitrail.data.split import check
 from vitrail.errors import BrokenImage, DataError, Notice, VitrailError
 from vitrail.hardware import autocast, precision
 from vitrail.tasks.task import Task
@@ -27,15 +27,12 @@ _LOOKED_AT = 8  # images that time and memory are measured on
 _KEPT = 2  # of them, for the memory of an image
 
 
-def default_cost(
-    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
-    device: torch.device,
-) -> TrainingCost | None:  # fmt: skip
+def default_cost(splits: Splits, *, seed: int = 0, device: torch.device) -> TrainingCost | None:
     """The measured cost of a run on data; None where it trains a new model, or is refused (the audit says why)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Notice)
-            plan = make_plan(source, label=wanted.columns or None, group=wanted.group, val=val, changes={"seed": seed})
+            plan = make_plan(check(splits), device=device, changes={"seed": seed})
     except VitrailError:
         return None
     if plan.start is None:

@@ -1,11 +1,8 @@
 """The model that a run gets where none is named: by the size and colour of a few of its images."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from vitrail.data.dataset import Dataset
-from vitrail.data.sources.opening import survey
-from vitrail.data.sources.table import Wanted
 from vitrail.errors import BrokenImage
 from vitrail.models.backbone import Backbone
 from vitrail.models.registry import create, resolve
@@ -39,6 +36,11 @@ def sample(dataset: Dataset) -> Sampled:
     return Sampled(heights[len(shapes) // 2], widths[len(shapes) // 2], grey=all(shape[0] == 1 for shape in shapes))
 
 
+def size_for_small(seen: Sampled) -> tuple[int, int]:
+    """The size that small images are resized to: whole patches of 4 x 4 pixels, two or more a side."""
+    return max(seen.height // 4, 2) * 4, max(seen.width // 4, 2) * 4
+
+
 def fresh_model(
     config: TrainConfig, outputs: int, seen: Sampled, notes: list[str], *, named: bool
 ) -> tuple[TrainConfig, Backbone]:
@@ -47,7 +49,7 @@ def fresh_model(
     size = config.image_size
     if not named and 0 < max(seen.height, seen.width) <= SMALL:
         config = change(config, {"model": FOR_SMALL})
-        size = size or (max(seen.height // 4, 2) * 4, max(seen.width // 4, 2) * 4)
+        size = size or size_for_small(seen)
         notes.append(f"images are about {seen.height} x {seen.width} pixels: {FOR_SMALL}, one token per 4 x 4 pixels")
     elif not named:
         notes.append(f"no model was named: {config.model}, the smallest of the usual ones")
@@ -60,12 +62,8 @@ def fresh_model(
     return config, create(config.model, **options)
 
 
-def default_model(
-    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
-    image_size: int | tuple[int, int] | None = None,
-) -> tuple[str, tuple[int, int]]:  # fmt: skip
-    """The model that a run on some data would choose, and its image size."""
-    splits = survey(source, val=val, seed=seed, wanted=wanted)
+def default_model(data: Dataset, *, image_size: int | tuple[int, int] | None = None) -> tuple[str, tuple[int, int]]:
+    """The new model that a run on training images would choose, and its image size."""
     config = change(TrainConfig(), {} if image_size is None else {"image_size": image_size})
-    config, backbone = fresh_model(config, 1, sample(splits.train), [], named=False)
+    config, backbone = fresh_model(config, 1, sample(data), [], named=False)
     return config.model, backbone.config.image_size

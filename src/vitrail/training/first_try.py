@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from vitrail.data.dataset import Dataset
-from vitrail.data.sources.opening import survey
-from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import ClassTarget
-from vitrail.hardware import device
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.task import TaskConfig, infer
@@ -143,7 +141,9 @@ def first_try(
     return FirstTry(best, setting, note, sizes)
 
 
-def first_try_for(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> FirstTry | None:
+def first_try_for(
+    data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig, *, device: torch.device
+) -> FirstTry | None:
     """The first try of a task with a linear head, unless the caller changes what the model is or learns from."""
     own = {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
     if own or not seen.height or not measured() or not task.num_outputs(data.schema):
@@ -151,23 +151,22 @@ def first_try_for(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task
     fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
     classes = [len(target.classes) for target in data.schema.values() if isinstance(target, ClassTarget)]
     if task.kind == "classify" and len(classes) == 1:
-        return first_try(len(data), classes[0], seen, on_cpu=device().type == "cpu", fitted=fitted)
+        return first_try(len(data), classes[0], seen, on_cpu=device.type == "cpu", fitted=fitted)
     return OTHERS if fitted else None
 
 
-def first_try_on(
-    source: str | Path, *, val: str | Path | float | None = None, seed: int = 0, wanted: Wanted = Wanted(),  # noqa: B008
-) -> FirstTry | None:  # fmt: skip
-    """The first try on data that are named, for the task that they suggest; None where what suits them is not known."""
-    train = survey(source, val=val, seed=seed, wanted=wanted).train
-    return first_try_for(train, sample(train), {}, infer(train.schema)()) if len(train.schema) == 1 else None
+def first_try_on(data: Dataset, *, device: torch.device) -> FirstTry | None:
+    """The first try on training images, for the task that they suggest; None where what suits them is not known."""
+    if len(data.schema) != 1:
+        return None
+    return first_try_for(data, sample(data), {}, infer(data.schema)(), device=device)
 
 
-def default_on(source: str | Path, *, wanted: Wanted = Wanted()) -> tuple[str, str]:  # noqa: B008
-    """What a run on data does where nothing is named, and the network that answers then."""
-    if (first := first_try_on(source, wanted=wanted)) is not None:
+def default_on(data: Dataset, *, device: torch.device) -> tuple[str, str]:
+    """What a run on training images does where nothing is named, and the network that answers then."""
+    if (first := first_try_on(data, device=device)) is not None:
         return first.setting.about, first.setting.start
-    name, size = default_model(source, wanted=wanted)
+    name, size = default_model(data)
     return f"a new {name}", f"{name}@{max(size)}"
 
 

@@ -19,6 +19,7 @@ from vitrail.data.sources.table import Wanted
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import Target
 from vitrail.errors import ConfigError, HeadNotice, ResampledNotice, TrainingError
+from vitrail.hardware import device as choose_device
 from vitrail.layers.lora import add_lora
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.vitrail import describe_model
@@ -171,9 +172,9 @@ def make_plan(
     data: Source, *, model: str | None = None, task: TaskChoice | None = None, label: str | Sequence[str] | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None, start: str | Path | None = None,
     teacher: Teacher | None = None, val: str | Path | float | None = None, group: str | None = None,
-    fold: tuple[int, int] | None = None, changes: Mapping[str, Any] | None = None,
+    fold: tuple[int, int] | None = None, device: torch.device | None = None, changes: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
-    """A plan for new data: opens them, chooses the task, looks at a few images, and decides what was left open."""
+    """A plan for new data and the device of the run, by default a GPU if there is one; decides what was left open."""
     changes = {**(changes or {}), **({} if model is None else {"model": model})}
     given, changes, spec = split_spec({} if recipe is None else _recipe(recipe), changes, task=task)
     named, base = "model" in {**given, **changes}, _of_recipe(recipe, given)
@@ -185,10 +186,10 @@ def make_plan(
     like = Wanted(split_names(label), group=group, fold=fold)
     splits, wanted = open_for_task(data, spec, like=like, val=val, seed=config.seed)
     seen, left_open = sample(splits.train), recipe is None and start is None and teacher is None and not named
-    first = _chosen_start(splits, seen, {**given, **changes}, spec, start) if left_open or start == AUTO else None
+    first = _begins(splits, seen, {**given, **changes}, spec, start, device) if left_open or start == AUTO else None
     if first is not None:
         start, changes = first.start, over(first.changes, changes)
-        config, spec = _tuned(changes, spec) if recipe is None else (change(base, changes), spec)
+        config, spec = _tuned(changes, spec) if recipe is None and start is not None else (change(base, changes), spec)
         spec = spec._replace(defaults={**spec.defaults, **first.task})
     chosen, notes = with_head(*choose_task(spec, splits, has_teacher=teacher is not None), spec, start)
     schema, augment, mix, adapted = chosen.adapt(chosen.learns(splits.train.schema), config.augment, config.mix)
@@ -215,20 +216,21 @@ def make_plan(
         teacher=teacher,
         weights=None if start is None else backbone,
     )
-    notes += [*_resized(plan, seen, fresh=start is None), *_warmed_up(config), *_checked(plan)]
+    notes += [*_resized(plan, seen, fresh=start is None, asked=first is None), *_warmed_up(config), *_checked(plan)]
     return replace(plan, notes=tuple(notes), sizes=() if first is None else first.sizes)
 
 
-def _chosen_start(
-    splits: Splits, seen: Sampled, changes: Mapping[str, Any], spec: Spec, start: str | Path | None
-) -> PublicStart | None:
+def _begins(  # noqa: PLR0917  (all of one choice)
+    splits: Splits, seen: Sampled, changes: Mapping[str, Any], spec: Spec, start: str | Path | None,
+    device: torch.device | None,
+) -> PublicStart | None:  # fmt: skip
     """The weights for data where none were named: public ones with --from auto, else what measured sets suggest."""
-    task, _ = choose_task(spec, splits, has_teacher=False)
+    (task, _), where = choose_task(spec, splits, has_teacher=False), choose_device(device)
     if start == AUTO:
-        return public_start(splits.train, seen, changes, task)
-    if (dense := first_dense(splits.train, seen, changes, task)) is not None:
+        return public_start(splits.train, seen, changes, task, device=where)
+    if (dense := first_dense(splits.train, seen, changes, task, device=where)) is not None:
         return PublicStart(dense.start, dense.changes, dense.note, dense.task)
-    if (first := first_try_for(splits.train, seen, changes, task)) is None:
+    if (first := first_try_for(splits.train, seen, changes, task, device=where)) is None:
         return None
     return PublicStart(first.setting.start, first.setting.changes, first.note, sizes=first.sizes)
 
@@ -263,6 +265,12 @@ def _checked(plan: Plan) -> list[str]:
     _check_sampling(plan.config)
     task = plan.build_task(blank=True)
     notes = []
+    if plan.config.sampling == "balanced":
+        power = plan.config.sampling_power
+        share = "equal" if power == 1.0 else f"proportional to its number of images to the power of {1 - power:g}"
+        notes.append(
+            f"balanced sampling: the share of each class (of numbers: range) in an epoch is {share} (sampling)"
+        )
     if plan.teacher is not None:
         name = type(plan.teacher).__name__ if isinstance(plan.teacher, nn.Module) else plan.teacher
         notes.append(f"learns from the teacher {name} too ({plan.task})")
@@ -271,14 +279,15 @@ def _checked(plan: Plan) -> list[str]:
     return notes
 
 
-def _resized(plan: Plan, seen: Sampled, *, fresh: bool) -> list[str]:
+def _resized(plan: Plan, seen: Sampled, *, fresh: bool, asked: bool) -> list[str]:
     """What becomes of the images for a model, and whether they are too small for it."""
     height, width = plan.preprocess.image_size
     colour = (
         "in colour" if plan.preprocess.channels > 1 else "grey" if fresh or seen.grey else "grey, as the weights were"
     )
     notes = [f"images are resized to {height} x {width}, {colour}"]
-    if seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
+    chosen = plan.start is not None and not asked  # by what was measured
+    if not chosen and seen.height and max(height, width) > 1.5 * max(seen.height, seen.width):
         small = fresh and max(seen.height, seen.width) <= SMALL
         which = f"{FOR_SMALL}, the default for images of that size," if small else "a model for smaller images"
         notes.append(f"they are only about {seen.height} x {seen.width}: {which} would be faster")

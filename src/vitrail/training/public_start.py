@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+
 from vitrail.data.dataset import Dataset
 from vitrail.errors import CheckpointError
 from vitrail.models.checkpoint.hub import locate
@@ -22,14 +24,16 @@ _OWN_WAY = {"freeze_until", "lora", "options", "probe", "fit_head"}
 class PublicStart(NamedTuple):
     """Weights to start from, changes to the recipe, a note on the choice, options of the task, and other sizes."""
 
-    start: str
+    start: str | None  # None for a new model
     changes: Mapping[str, Any]
     note: str
     task: Mapping[str, Any] = {}
     sizes: tuple[int, ...] = ()
 
 
-def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig) -> PublicStart:
+def public_start(
+    data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig, *, device: torch.device
+) -> PublicStart:
     """The weights for images like these; with them a linear head, unless the caller says how to train.
 
     Where public ones are not needed or not there, what a run without --from would begin with.
@@ -40,13 +44,15 @@ def public_start(data: Dataset, seen: Sampled, changes: Mapping[str, Any], task:
     if (why := f"images of up to {SMALL} pixels need no public weights" if small else _missing()) is None:
         size = {} if "image_size" in changes else {"image_size": _SIZE}
         return PublicStart(RECOMMENDED, {**head, **size}, f"--from auto: {RECOMMENDED}, for photographs of this size")
-    if (dense := first_dense(data, seen, changes, task)) is not None:
+    dense = first_dense(data, seen, changes, task, device=device)
+    if dense is not None and dense.start is not None:
         return PublicStart(dense.start, dense.changes, f"--from auto: {why}; {dense.note}", dense.task)
-    if (first := first_try_for(data, seen, changes, task)) is not None:
+    if (first := first_try_for(data, seen, changes, task, device=device)) is not None:
         note = f"--from auto: {why}; {first.note}"
         return PublicStart(first.setting.start, first.setting.changes, note, sizes=first.sizes)
     start = PACKAGED if small else PHOTOS
-    return PublicStart(start, head, f"--from auto: {why}; starts from {start}")
+    options = {} if dense is None else dense.task
+    return PublicStart(start, head, f"--from auto: {why}; starts from {start}", options)
 
 
 def _missing() -> str | None:

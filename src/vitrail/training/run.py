@@ -180,7 +180,7 @@ def train(
                 _check_folder(RUNS if folder is None else Path(folder))
             plan = make_plan(
                 data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val,
-                group=group, fold=fold, changes=changes,
+                group=group, fold=fold, device=where, changes=changes,
             )  # fmt: skip
             path = world.collect(_folder(folder, plan))[0]
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
@@ -371,7 +371,8 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
     scores = [
         f"{name} {metrics[name]:.4f}" for name in (task.best_metric, f"test_{task.best_metric}") if name in metrics
     ]
-    loop.logs.say(f"best epoch {progress.best_epoch}: {', '.join(scores)}; the model is in {folder}")
+    what = f"best epoch {progress.best_epoch}" if plan.config.probe is None else "linear head"
+    loop.logs.say(f"{what}: {', '.join(scores)}; the model is in {folder}")
     if getattr(task.config, "goal", None) is not None:
         loop.logs.say(task.calibration())
     return Run(

@@ -162,6 +162,10 @@ def choose_task(spec: Spec, splits: Splits, *, has_teacher: bool) -> tuple[TaskC
 
 
 def _config(kind: type[TaskConfig], spec: Spec) -> TaskConfig:
+    if "goal" in spec.options and "goal" not in option_names(kind):
+        raise ConfigError(
+            f"task.goal (--goal) is for the choice between classes or labels, and the task is {kind.kind}; leave it out"
+        )
     found = from_dict(kind, _merged(_defaults(kind, spec.defaults), spec.options), "task")
     assert isinstance(found, TaskConfig)  # noqa: S101  (registered as such)
     return found

@@ -42,7 +42,7 @@ def verify_resume(
     where, world = choose_device(device), World()
     plan = make_plan(
         data, model=model, task=task, label=label, recipe=recipe, start=start, teacher=teacher, val=val, group=group,
-        changes=changes,
+        device=where, changes=changes,
     )  # fmt: skip
     plan = replace(plan, config=change(plan.config, {"deterministic": True}))
     with tempfile.TemporaryDirectory() as temporary, deterministic(plan.config), own_stream(where):

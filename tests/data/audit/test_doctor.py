@@ -92,6 +92,14 @@ def test_duplicates_are_found(folder):
     }
 
 
+def test_near_duplicates_within_a_split_are_kept_together_by_groups(folder):
+    source = Image.open(folder / "train/cat/0.png")
+    source.resize((80, 60), Image.Resampling.BICUBIC).save(folder / "train/cat/larger.png")
+    report = look(folder)
+    assert report["Duplicates"].values["similar, within a split"] == 1
+    assert "--group duplicates" in advice(report)
+
+
 def test_gaps_and_imbalance(folder):
     for number in range(2, 12):
         (folder / "train/dog" / f"{number}.png").unlink()

@@ -142,6 +142,38 @@ def test_unknown_values_are_named_and_ignored(tmp_path):
         open_data(tmp_path)
 
 
+def test_a_list_of_other_classes_is_not_used_and_it_is_said(tmp_path):
+    masks(tmp_path)  # of the classes 0, 1 and 2
+    (tmp_path / "classes.txt").write_text("cell\ndisc\n")
+    found = find(tmp_path)
+    assert found.train.schema["mask"].classes == ("class 0", "class 1", "class 2")
+    (note,) = [note for note in found.notes if "not used" in note]
+    assert "classes.txt" in note
+    assert "list 3 classes" in note
+    assert not found.findings.items
+
+
+def test_a_list_that_fits_is_found_behind_one_that_does_not(tmp_path):
+    masks(tmp_path)
+    (tmp_path / "classes.txt").write_text("cell\n")
+    (tmp_path / "masks" / "classes.txt").write_text("road\ncar\nsky\n")
+    found = find(tmp_path)
+    assert found.train.schema["mask"].classes == ("road", "car", "sky")
+    assert sum("not used" in note for note in found.notes) == 1
+
+
+def test_masks_of_0_and_255_have_two_names_or_none(tmp_path):
+    masks(tmp_path)
+    for number in range(4):
+        broken(tmp_path, number, np.uint8([[0, 255]]).repeat(SIZE[1], 0).repeat(SIZE[0] // 2, 1))
+    for names, classes in (("plate\nhole\n", ("plate", "hole")), ("a\nb\nc\n", ("background", "foreground"))):
+        (tmp_path / "classes.txt").write_text(names)
+        found = find(tmp_path)
+        assert found.train.schema["mask"].classes == classes
+        assert value_counts(found.train) == [0, 1]
+        assert any("not used" in note for note in found.notes) == (classes[0] == "background")
+
+
 def test_images_without_masks_and_masks_without_images(tmp_path):
     masks(tmp_path, count=8)
     (tmp_path / "masks" / "2.png").unlink()

@@ -109,5 +109,10 @@ def test_a_table_finds_the_names_beside_the_folder_of_masks(tmp_path):
     (tmp_path / "data" / "masks").mkdir(parents=True)
     (tmp_path / "data" / "classes.txt").write_text("sky\nroad\n")
     save(tmp_path / "data" / "masks" / "0.png", np.uint8([[0, 1], [1, 0]]))
-    target, _, _ = MaskTarget.read([Column(tmp_path / "t.csv", "mask", ["data/masks/0.png"], range(2, 3))])
+    column = Column(tmp_path / "t.csv", "mask", ["data/masks/0.png"], range(2, 3))
+    target, _, _ = MaskTarget.read([column])
     assert target.classes == ("sky", "road")
+    (tmp_path / "data" / "classes.txt").write_text("sky\n")
+    target, _, notes = MaskTarget.read([column])
+    assert target.classes == ("class 0", "class 1")
+    assert "not used" in notes[-1]

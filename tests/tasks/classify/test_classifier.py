@@ -70,6 +70,21 @@ def test_uneven_classes_are_judged_by_balanced_accuracy():
     assert asked.decided(schema, {"label": labels}) == (asked, [])
 
 
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"class_weights": "inverse"}, "1 / the number"),
+        ({"class_weights": "effective"}, "effective number"),
+        ({"loss": "focal", "focal_gamma": 3.0}, "gamma 3"),
+        ({"loss": "logit_adjusted"}, "logarithm"),
+    ],
+)
+def test_what_the_loss_does_about_uneven_classes_is_said(asked, word):
+    schema, labels = class_schema(("usual", "rare")), torch.tensor([0] * 10 + [1] * 10)
+    _, (note,) = ClassifyConfig(**asked).decided(schema, {"label": labels})
+    assert word in note
+
+
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("options", [{"loss": "focal"}, {"loss": "logit_adjusted"}, {"class_weights": "inverse"}])
 def test_losses_for_uneven_classes_learn(options, multi_label):

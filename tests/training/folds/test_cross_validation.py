@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail import evaluate
 from vitrail.errors import ConfigError, TrainingError
 from vitrail.runs.trained import open_model
 from vitrail.training.folds import CrossValidation, train_folds
@@ -56,6 +57,22 @@ def test_every_image_is_in_the_table_once(done: CrossValidation) -> None:
     assert all(len(folds) == 1 for folds in folds_of.values())
     right = sum(row["label"] == row["truth"] for row in found)
     assert done.pooled["accuracy"] == pytest.approx(right / 30)
+
+
+@pytest.mark.filterwarnings("ignore:.*is rebuilt:vitrail.errors.Notice")  # the folds of a split share a file
+def test_a_group_may_be_in_the_test_split_that_folds_leave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    photos = make_photos(tmp_path)
+    for split, numbers in (("train", range(24)), ("test", range(24, 30))):
+        for file in [file for file in photos.glob("*/*.png") if int(file.stem.split("_")[1]) in numbers]:
+            moved = tmp_path / "splits" / split / file.parent.name / file.name
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(moved)  # the photos 20 to 24 are of one patient
+    options = {**TINY, "epochs": 1}
+    found = train_folds(tmp_path / "splits", folds=2, folder=tmp_path / "run", group=r"(p\d+)_", **options)
+    assert found.ensemble is not None
+    assert "ensemble of 2" in open_model(tmp_path / "run").about
+    assert evaluate(tmp_path / "run").metrics["images"] == 6
 
 
 def test_a_model_never_saw_the_images_that_it_is_judged_by(done: CrossValidation) -> None:

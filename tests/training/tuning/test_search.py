@@ -17,7 +17,8 @@ from vitrail.runs.trained import open_model
 from vitrail.tasks.classify import ClassifyConfig
 from vitrail.training.first_try import measured
 from vitrail.training.loop import Loop
-from vitrail.training.plan import make_plan
+from vitrail.training.plan import Plan, make_plan
+from vitrail.training.probe_size import resized
 from vitrail.training.tuning import Tuned, tune
 from vitrail.training.tuning.journal import FILE, Journal
 
@@ -113,6 +114,21 @@ def test_killed_in_the_last_trial_the_same_call_makes_the_same_trials(
     said.clear()
     tune(folder=folder, resume=True, device="cpu", say=said.append)
     assert "complete" in said[0]
+
+
+def test_the_default_has_the_size_that_train_would_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.training.first_try.measured", measured)
+    monkeypatch.setattr("vitrail.training.first_try.SMALL", 8)
+    asked: list[Plan] = []
+
+    def chosen(plan: Plan, **_: object) -> Plan:
+        asked.append(plan)
+        return resized(plan, 64)
+
+    monkeypatch.setattr("vitrail.training.tuning.search.choose_size", chosen)
+    found = tune(class_folders(tmp_path), steps=1, folder=tmp_path / "run", device="cpu")
+    assert asked[0].sizes == (256,)
+    assert found.record.preprocess.image_size == (64, 64)
 
 
 @pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")

@@ -18,7 +18,7 @@ def test_the_plan_of_a_candidate() -> None:
     other = Candidate(
         about="", traits={}, model="vit32_base", rate=3.0, changes={"optimiser": {"lr": 1e-9, "clip": 2.0}, "ema": 0.5}
     )
-    plan = plan_of(default, other, {"model": "vit32_small", **PLAN, "optimiser": {"lr": 1e-3}})
+    plan = plan_of(default, other, {"model": "vit32_small", **PLAN, "optimiser": {"lr": 1e-3}}, torch.device("cpu"))
     assert plan.config.model == "vit32_small"
     assert plan.config.optimiser.lr == pytest.approx(3e-3)
     assert (plan.config.optimiser.clip, plan.config.ema) == (2.0, 0.5)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.audit.annotation_faults import fault_sections
-from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near_pairs
+from vitrail.data.audit.duplicates import Print, exact_groups, fingerprint, near_advice, near_pairs
 from vitrail.data.augment.augmentation import AugmentConfig
 from vitrail.data.broken import MAX_BROKEN, lost_from_split, too_many
 from vitrail.data.dataset import Dataset, Splits
@@ -69,13 +69,14 @@ def examine(
     val: str | Path | float | None = None,
     seed: int = 0,
     wanted: Wanted = ANY,
+    title: str | None = None,
     image_size: tuple[int, int] = (224, 224),
     cost: Cost | None = None,
     limit: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Audits every image of all splits, or `limit` of each; changes nothing."""
+    """Audits every image of all splits, or `limit` of each; changes nothing. `title` names the data in the report."""
     splits = source if isinstance(source, Splits) else survey(source, val=val, seed=seed, wanted=wanted)
     parts = {"train": splits.train, "val": splits.val} | ({"test": splits.test} if splits.test is not None else {})
     work = [(split, part, index) for split, part in parts.items() for index in _chosen(len(part), limit)]
@@ -86,7 +87,7 @@ def examine(
             samples.append(sample)
             if progress is not None:
                 progress(len(samples), len(work))
-    title = splits.train.name if isinstance(source, Splits) else str(source)
+    title = title or (splits.train.name if isinstance(source, Splits) else str(source))
     advice: list[str] = []
     sections: list[Section] = [
         _overview(title, parts, samples),
@@ -242,11 +243,7 @@ def _duplicates(samples: Sequence[Sample], advice: list[str]) -> list[Section]:
         advice.append(f"Identical images with different labels: {len(conflicts):,}. Correct the labels.")
     if len(pairs) > len(across):
         advice.append(f"Identical images within a split: {len(pairs) - len(across):,}. Keep one of each.")
-    if near_across:
-        advice.append(
-            f"Near-duplicates in two splits: {len(near_across):,} pairs. Check whether they are copies; --group "
-            "duplicates keeps them in one split."
-        )
+    advice += near_advice(len(near) - len(near_across), len(near_across))
     facts = Facts(
         "Duplicates",
         {

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,3 +85,17 @@ def _alike(
         if np.abs(thumbs[one].astype(np.int16) - thumbs[other]).mean() <= MAX_DIFFERENCE:
             found.add((min(one, other), max(one, other)))
     return found
+
+
+def near_advice(within: int, across: int) -> Iterator[str]:
+    """What to do about pairs of near-duplicates within a split and across splits."""
+    if across:
+        yield (
+            f"Near-duplicates in two splits: {across:,} pairs. Check whether they are copies; --group duplicates keeps "
+            "them in one split."
+        )
+    if within:
+        yield (
+            f"Near-duplicates within a split: {within:,} pairs. Where validation or folds are drawn from it, --group "
+            "duplicates keeps them together."
+        )

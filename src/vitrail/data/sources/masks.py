@@ -7,17 +7,17 @@ from pathlib import Path
 from vitrail.data.dataset import Found
 from vitrail.data.sources.annotations import Collector
 from vitrail.data.sources.folder import Files, Scan
-from vitrail.data.sources.paired import Names, Pair, Pairs, find_pairs, image_size
+from vitrail.data.sources.paired import Names, Pair, find_pairs, image_size
 from vitrail.data.targets.mask_target import (
     IGNORE,
     NAME_FILES,
     VOID,
     MaskFacts,
     MaskTarget,
+    fitting_names,
     in_threads,
     look_at_masks,
     mask_classes,
-    named_classes,
 )
 from vitrail.data.targets.pixel_files import references
 from vitrail.errors import DataError, listed
@@ -50,7 +50,7 @@ def read_masks(root: Path, scanned: Scan) -> Found:
     every = [pair for part in pairs.splits.values() for pair in part]
     facts = dict(zip(every, look_at_masks([root / pair.other for pair in every]), strict=True))
     sizes = dict(zip(every, in_threads(image_size, [root / pair.image for pair in every]), strict=True))
-    names, remark = _class_names(root, facts, pairs)
+    names, remarks = _class_names(root, facts)
     classes, table = mask_classes({value for one in facts.values() for value in one.values}, names)
     parts = {
         split: [pair for pair in part if _usable(root, pair, facts[pair], sizes[pair], names, collector)]
@@ -73,17 +73,25 @@ def read_masks(root: Path, scanned: Scan) -> Found:
     summary = (
         f"{root} has {pairs.reason}; segmentation: {len(classes)} class{'es' * (len(classes) != 1)}, {counts} images."
     )
-    notes = (summary, remark, *findings.notes())
+    notes = (summary, *remarks, *findings.notes())
     return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
 
 
-def _class_names(root: Path, facts: Mapping[Pair, MaskFacts], pairs: Pairs) -> tuple[Sequence[str] | None, str]:
-    """The names of the values 0, 1, ... if they are known, and where they come from."""
+def _class_names(root: Path, facts: Mapping[Pair, MaskFacts]) -> tuple[Sequence[str] | None, tuple[str, ...]]:
+    """The names of the values 0, 1, ... if they are known, and notes on where they come from."""
     values = {value for one in facts.values() for value in one.values}
-    for lines, file in named_classes([root, *((root / pair.other).parent for pair in facts)]):
+    folders = [root, *((root / pair.other).parent for pair in facts)]
+    lines, file, unfit = fitting_names(folders, [one.values for one in facts.values()])
+    if lines is not None and file is not None:
         ignored = [line for line in lines if line.lower() in VOID]
         skipped = f"; {listed(ignored)} is ignored" if ignored else ""
-        return lines, f"Class names are from {file.relative_to(root)}{skipped}."
+        return lines, (*unfit, f"Class names are from {file.relative_to(root)}{skipped}.")
+    names, remark = _usual_names(root, facts, values)
+    return names, (*unfit, remark)
+
+
+def _usual_names(root: Path, facts: Mapping[Pair, MaskFacts], values: set[int]) -> tuple[Sequence[str] | None, str]:
+    """The names where no file has them, and a note on them."""
     if _is_camvid(facts):
         return _CAMVID, "These are the folders and the 12 values of CamVid: its class names are used, 11 is ignored."
     if values == {0, IGNORE}:

@@ -25,6 +25,7 @@ IGNORE = 255
 NAME_FILES = ("classes.txt", "labels.txt", "class_names.txt")
 VOID = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "unknown")  # names of pixels that are not learned
 _LEVELS = 256
+_MOST = 0.75  # of the masks
 _PASTED = 0.5  # the share of classes that copy-paste takes from an image
 _SHOWN = 3  # classes that a text names
 _NAMES_LIMIT = 1 << 20  # bytes of a list of names
@@ -59,10 +60,10 @@ class MaskTarget(Target, kind="mask"):
                 raise column.error(row, error)
         folders = list(_folders(paths))
         near = [column.path.parent, *folders, *(folder.parent for folder in folders)]
-        names = next((names for names, _ in named_classes(near)), None)
+        names, _, unfit = fitting_names(near, [one.values for one in facts])
         classes, table = mask_classes({value for one in facts for value in one.values}, names)
         values = references(paths, [table] * len(paths))
-        return Read(cls(classes=classes), values, (f"masks of {len(classes)} classes",))
+        return Read(cls(classes=classes), values, (f"masks of {len(classes)} classes", *unfit))
 
     def describe(self) -> str:
         """The number of classes."""
@@ -178,6 +179,31 @@ def named_classes(folders: Iterable[Path]) -> Iterator[tuple[list[str], Path]]:
         yield lines, file
 
 
+def fitting_names(
+    folders: Iterable[Path], masks: Sequence[Sequence[int]]
+) -> tuple[list[str] | None, Path | None, list[str]]:
+    """The first list of classes that fits the values of each mask, its file, and notes on those that do not fit.
+
+    A list fits if it names the values of most masks: those beyond it in a few masks may be mistakes.
+    """
+    values = {value for one in masks for value in one}
+    largest = max(values - {IGNORE}, default=0)
+    notes: list[str] = []
+    for lines, file in named_classes(folders):
+        named = sum(all(value < len(lines) or value == IGNORE for value in one) for one in masks)
+        if values == {0, IGNORE} and len(lines) > 2:
+            why = f"it names {len(lines)} classes, and masks have the values 0 and 255 only"
+        elif named < len(masks) * _MOST:
+            why = (
+                f"it names {len(lines)} class{'es' * (len(lines) != 1)}, and masks have values up to {largest}. If it "
+                f"is about these masks, list {largest + 1} classes in it, a line each; otherwise move it elsewhere"
+            )
+        else:
+            return lines, file, notes
+        notes.append(f"{file} is not used for the names of classes: {why}.")
+    return None, None, notes
+
+
 def _folders(paths: Iterable[Path | None]) -> Iterator[Path]:
     return (path.parent for path in paths if path is not None)
 
@@ -230,12 +256,13 @@ def mask_classes(found: set[int], names: Sequence[str] | None = None) -> tuple[t
     """Class names and the class number of each pixel value, for the values that masks have.
 
     Without names, classes are the values from 0 to the largest, and 255 is ignored; masks of 0 and 255 alone have two
-    classes. Names in `VOID` are ignored, as are values beyond the last name.
+    classes, which two names can name. Names in `VOID` are ignored, as are values beyond the last name.
     """
     table = bytearray([IGNORE]) * _LEVELS
-    if names is None and found == {0, IGNORE}:
+    both = ("background", "foreground") if names is None else tuple(names)
+    if found == {0, IGNORE} and len(both) == 2 and not {name.lower() for name in both} & set(VOID):
         table[0], table[IGNORE] = 0, 1
-        return ("background", "foreground"), bytes(table)
+        return both, bytes(table)
     if names is None:
         names = [f"class {value}" for value in range(max(found - {IGNORE}, default=0) + 1)]
     classes: list[str] = []

@@ -83,6 +83,8 @@ def _find(folder: Path) -> Path:
     if not found:
         below = sorted(file.parent for file in folder.glob(f"*/{_USUAL[0]}"))
         hint = f"; did you mean one of the folders in it, such as {str(below[0])!r}?" if below else ""
+        if not hint:
+            hint = "; give the folder of a run, such as runs/NAME, a checkpoint, or an exported model"
         raise CheckpointError(f"{folder} has no weight file (.safetensors, {', '.join(PICKLES)}){hint}")
     raise CheckpointError(f"{folder} has several weight files; pass one: {', '.join(item.name for item in found)}")
 

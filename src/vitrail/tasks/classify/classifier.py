@@ -1,7 +1,7 @@
 """What classifiers of one class and of several labels share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -75,13 +75,24 @@ class ClassifierConfig(TaskConfig):
         """Balanced accuracy chooses the best epoch where classes are uneven."""
         ((name, target),) = self.learns(schema).items()
         found = skew_of(target.classes, target.counts(targets[name])) if isinstance(target, ClassTarget) else None
+        notes = list(self._remedies())
         if found is None or self.best_metric != "auto":
-            return self, []
+            return self, notes
         note = (
             f"classes are uneven ({found.frequent!r} {found.most:,} training images, {found.rare!r} {found.least:,}): "
             "balanced accuracy chooses the best epoch (task.best_metric)"
         )
-        return replace(self, best_metric="balanced_accuracy"), [note]
+        return replace(self, best_metric="balanced_accuracy"), [note, *notes]
+
+    def _remedies(self) -> Iterator[str]:
+        """What the loss does about uneven classes, in words."""
+        if self.class_weights != "none":
+            by = "number" if self.class_weights == "inverse" else "effective number"
+            yield f"the loss weighs each class by 1 / the {by} of its images (task.class_weights={self.class_weights})"
+        if self.loss == "focal":
+            yield f"focal loss, gamma {self.focal_gamma:g}: images that are right already count less (task.loss)"
+        if self.loss == "logit_adjusted":
+            yield "the loss adds the logarithm of each class's share to the logits, so that rare ones count (task.loss)"
 
 
 class Classifier(Task):

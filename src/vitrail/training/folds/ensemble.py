@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.sources.opening import survey
+from vitrail.data.sources.table import Wanted
+from vitrail.errors import DataError
 from vitrail.files import write_tensors
 from vitrail.models.checkpoint import save
 from vitrail.runs.evaluate import numbers
@@ -23,14 +25,29 @@ def write_ensemble(folder: Path, folds: Sequence[Fold], pooled: Mapping[str, Any
     assert isinstance(record, Record)  # noqa: S101  (a fold is a run)
     if task is None:
         return None
+    wanted, learned = _learned(record)
     joined = task.build(first.backbone, record.schema)
     joined.join([fold.held_out() for fold in folds])
     tensors = joined.state_dict()
     save(first.backbone, folder)
     write_tensors(folder / BESIDE, {name: tensors[name].cpu() for name in beside_model(joined)}, {})
-    wanted, note = record.wanted._replace(fold=None), f"an ensemble of {len(folds)} folds: the mean of their answers"
-    learned = survey(str(record.source), val=record.val, seed=record.seed, wanted=wanted).train.fingerprint
+    note = f"an ensemble of {len(folds)} folds: the mean of their answers"
     replace(record, task=task, wanted=wanted, learned=learned, notes=(*record.notes[:1], note)).write(folder)
     metrics = {f"{OUT_OF_FOLD}{name}": value for name, value in numbers(pooled).items()}
     Result(metrics=metrics, state=joined.state()).write(folder)
     return open_model(folder)
+
+
+def _learned(record: Record) -> tuple[Wanted, str | None]:
+    """How the data are read without a fold, and the fingerprint of its training images.
+
+    Folds leave out the data's own test split, so a group may also be there: groups are then not asked for.
+    """
+    wanted = record.wanted._replace(fold=None)
+    for asked in dict.fromkeys((wanted, wanted._replace(group=None))):
+        try:
+            splits = survey(str(record.source), val=record.val, seed=record.seed, wanted=asked)
+        except DataError:
+            continue
+        return asked, splits.train.fingerprint
+    return wanted, None

@@ -31,8 +31,10 @@ from vitrail.training.distributed import World
 from vitrail.training.first_model import sample
 from vitrail.training.first_try import OF_TRAINING
 from vitrail.training.linear_head import check_head
+from vitrail.training.logs import Logs
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan
+from vitrail.training.probe_size import choose_size
 from vitrail.training.run import RUNS, data_name
 from vitrail.training.tuning.budget import Budget
 from vitrail.training.tuning.candidates import Candidate, Given, linear_heads, trained
@@ -147,7 +149,7 @@ class _Search:
 
     def run(self) -> Tuned:
         """The search, from wherever it stands to its end."""
-        self.plan = default_plan(self.journal.setup["data"], self.options)
+        self.plan = self._planned()
         self.judge: Task = self.plan.build_task(blank=True)
         if self.journal.chosen is not None:
             self.budget.stop()
@@ -165,6 +167,12 @@ class _Search:
                 self._brackets()
                 self._heads(0.0)
         return keep_chosen(self.journal, self.plan, self.judge, self.device)
+
+    def _planned(self) -> Plan:
+        """What `train` would do, at the image size that it would choose; its features are in the cache when resumed."""
+        plan = default_plan(self.journal.setup["data"], self.options, self.device)
+        with Logs(self.journal.folder, silent=True) as logs:
+            return choose_size(plan, world=World(), device=self.device, logs=logs)
 
     def _say_start(self) -> None:
         done = len(self.journal.scored)
@@ -244,7 +252,7 @@ class _Search:
             return known
         trial = known or Trial(key=key, number=0, about=candidate.about, traits=candidate.traits, state="left out")
         try:
-            plan = without_test(plan_of(self.plan, candidate, self.options))
+            plan = without_test(plan_of(self.plan, candidate, self.options, self.device))
             if known is None:
                 trial = self._sized(trial, plan, amount, above)
             return self._run(trial, plan) if trial.state == "started" else self.journal.keep(trial)
@@ -315,7 +323,7 @@ class _Search:
         paces = []
         for candidate in ways:
             with contextlib.suppress(VitrailError):  # its trial says why
-                paces.append(self._pace(without_test(plan_of(self.plan, candidate, self.options))))
+                paces.append(self._pace(without_test(plan_of(self.plan, candidate, self.options, self.device))))
         one, two = (max(_LEAST, min((pace.cost(epochs) for pace in paces), default=_LEAST)) for epochs in (1, 2))
         return two if two <= self.left else one
 

@@ -26,14 +26,14 @@ OPTIONS = ("model", "task", "label", "recipe", "start", "teacher", "val", "group
 _SAVED = 60  # seconds between checkpoints
 
 
-def default_plan(data: str, options: Mapping[str, Any]) -> Plan:
-    """What `train` would do with the same options."""
+def default_plan(data: str, options: Mapping[str, Any], device: torch.device) -> Plan:
+    """What `train` would do with the same options on the same device."""
     named = {name: options[name] for name in OPTIONS if name in options}
     changes = {name: value for name, value in options.items() if name not in OPTIONS}
-    return make_plan(data, **named, changes=changes)
+    return make_plan(data, **named, device=device, changes=changes)
 
 
-def plan_of(default: Plan, candidate: Candidate, options: Mapping[str, Any]) -> Plan:
+def plan_of(default: Plan, candidate: Candidate, options: Mapping[str, Any], device: torch.device) -> Plan:
     """The plan of a candidate for the same data; what the user gave goes before what it says."""
     given = {name: value for name, value in options.items() if name not in OPTIONS}
     with warnings.catch_warnings():
@@ -41,7 +41,7 @@ def plan_of(default: Plan, candidate: Candidate, options: Mapping[str, Any]) -> 
         plan = make_plan(
             default.data, model=options.get("model", candidate.model), start=options.get("start", candidate.start),
             task=options.get("task"), recipe=options.get("recipe"), teacher=options.get("teacher"),
-            changes=_merged(candidate.changes, given),
+            device=device, changes=_merged(candidate.changes, given),
         )  # fmt: skip
     if candidate.rate != 1.0:
         plan = replace(
