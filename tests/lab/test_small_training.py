@@ -1,8 +1,12 @@
 import math
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from vitrail.lab.pac_bayes import Subspace
+from vitrail.lab.small_models import Classifier, small_cnn, small_vit
 from vitrail.lab.small_training import Labelled, accuracy, batches, fashion, fit, outputs, rate_at
 
 
@@ -40,3 +44,51 @@ def test_parts_of_an_evaluation_join_and_the_mode_stays() -> None:
     found = outputs(model, images)
     assert model.training
     assert torch.allclose(found, images.flatten(1) / (1 + 1e-5) ** 0.5)
+
+
+class Waits(TorchDispatchMode):
+    """Notes operators that wait for the device: a GPU cannot record them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero):
+            self.found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def subjects() -> dict[str, nn.Module]:
+    """Small models of the kinds that experiments train."""
+    vit = small_vit(dim=16, depth=1, patch=4, image_size=8, channels=1, num_classes=3)
+    cnn = small_cnn((8, 16), (1, 1, 2), channels=1, num_classes=3)
+    return {
+        "vit": Classifier(vit, 0.5, 0.5),
+        "cnn": Classifier(cnn, 0.5, 0.5),
+        "subspace": Subspace(Classifier(vit, 0.5, 0.5), 5),
+    }
+
+
+@pytest.mark.parametrize("name", ["vit", "cnn", "subspace"])
+def test_a_step_never_waits_for_the_device(name: str) -> None:
+    model = subjects()[name].train()
+    with Waits() as waits:
+        loss = nn.functional.cross_entropy(model(torch.rand(4, 1, 8, 8)), torch.tensor([0, 1, 2, 0]))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert waits.found == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["vit", "cnn", "subspace"])
+def test_recorded_steps_are_the_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Labelled(torch.rand(64, 1, 8, 8, device="cuda"), torch.arange(64, device="cuda") % 3)
+
+    def losses() -> Tensor:
+        torch.manual_seed(0)
+        return torch.tensor(fit(subjects()[name].cuda(), batches(data, 16), steps=120, rate=1e-3, warm_up=10))
+
+    recorded = losses()
+    monkeypatch.setattr("vitrail.lab.small_training._WORTH", 1000)
+    torch.testing.assert_close(recorded, losses(), rtol=1e-2, atol=1e-2)

@@ -11,11 +11,15 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.sources.embedded import read_embedded
+from vitrail.training.optim.optimiser import set_rate
+from vitrail.training.step import own_stream
 
 _CLIP = 1.0  # norm of the gradient
 _DECAY = 0.05
 _PIECE = 500  # images
 _PIECE_ON_GPU = 2500
+_WORTH = 100  # steps from which on a recording pays
+_FIRST = 5  # steps before it, in which libraries choose their kernels
 
 Draw = Callable[[], tuple[Tensor, Tensor]]  # a batch: images B C H W, classes B
 
@@ -63,28 +67,66 @@ def fit(
     after: Callable[[int], None] | None = None, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> list[float]:  # fmt: skip
     """Trains with AdamW and clipped gradients; the loss of each step. `after` gets the number of steps done."""
+    device = next(model.parameters()).device
+    recorded = device.type == "cuda" and steps >= _WORTH
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    optimiser = torch.optim.AdamW(groups, lr=rate, fused=True if on_gpu else None)  # one kernel in place of many
-    losses = []
-    model.train()
-    for step in range(steps):
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay, "scale": 1.0},
+        {"params": others, "weight_decay": 0.0, "scale": 1.0},
+    ]
+    fused = True if device.type == "cuda" else None  # one kernel in place of many
+    optimiser = torch.optim.AdamW(groups, lr=rate, capturable=recorded, fused=fused)
+    if recorded:
         for group in optimiser.param_groups:
-            group["lr"] = rate * rate_at(step, steps=steps, warm_up=warm_up)
-        images, classes = draw()
-        with _products_like_convolutions(images.device):
+            group["lr"] = torch.zeros((), device=device)  # read anew by each replay
+
+    def once(images: Tensor, classes: Tensor) -> Tensor:
+        with _products_like_convolutions(device):
             value = loss(model(images), classes)
             optimiser.zero_grad(set_to_none=True)
             value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimiser.step()
-        losses.append(value.detach())
-        if after is not None:
-            after(step + 1)
+        return value.detach()
+
+    step, losses = _Recorded(once) if recorded else once, []
+    model.train()
+    with own_stream(device):
+        for done in range(steps):
+            set_rate(optimiser, rate * rate_at(done, steps=steps, warm_up=warm_up))
+            losses.append(step(*draw()))
+            if after is not None:
+                after(done + 1)
+    optimiser.zero_grad(set_to_none=True)  # a recording holds the memory of its gradients
     model.eval()
     return [float(loss) for loss in torch.stack(losses).cpu()]
+
+
+class _Recorded:
+    """A step on batches of one shape on a GPU: recorded after some calls, and replayed from then on.
+
+    Launched one by one, the kernels of a small model take longer to launch than to run.
+    """
+
+    def __init__(self, once: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.once, self.left = once, _FIRST
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, images: Tensor, classes: Tensor) -> Tensor:
+        """The loss."""
+        if self.left > 0:
+            self.left -= 1
+            return self.once(images, classes)
+        if self.graph is None:
+            self.batch = images.clone(), classes.clone()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+                self.loss = self.once(*self.batch)
+        for held, new in zip(self.batch, (images, classes), strict=True):
+            held.copy_(new)
+        self.graph.replay()
+        return self.loss.clone()
 
 
 @contextlib.contextmanager
