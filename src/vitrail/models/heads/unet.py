@@ -50,8 +50,12 @@ class UNet(Segmenter):
     def read(self, backbone: Backbone, images: Tensor) -> Features:
         """The features of the backbone, whose first level is then that of the detail branch."""
         features = backbone.features(images)
-        return features if self.detail is None else features._replace(
-            pyramid=(self.detail(images.contiguous(memory_format=torch.channels_last)), *features.pyramid)
+        return (
+            features
+            if self.detail is None
+            else features._replace(
+                pyramid=(self.detail(images.contiguous(memory_format=torch.channels_last)), *features.pyramid)
+            )
         )
 
     def forward(self, features: Features) -> Tensor:
