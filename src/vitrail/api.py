@@ -61,7 +61,7 @@ def predict(
 
 def evaluate(
     model: "Model | Engine", data: "str | Path | Dataset | None" = None, *, label: str | Sequence[str] | None = None,
-    batch_size: int = 256, tta: "Views | None" = None,
+    batch_size: int | None = None, tta: "Views | None" = None,
 ) -> "Evaluation":  # fmt: skip
     """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it.
 

@@ -160,26 +160,11 @@ class ScalingLaws(Experiment):
                     essential=False,
                 ),
             ]
-        checks += [
-            limit("accuracy is a power of the parameters, the law of a third section (share of variance left)",
-                  estimate(by_seed(results, "accuracy_left")), most=0.05, unit="share"),
-            limit("the source's formula for compute is within 10 % of the operations that are counted",
-                  estimate(by_seed(results, "formula", "ratio")), least=0.9, most=1.1),
-        ]  # fmt: skip
-        checks += [
-            limit(f"the fit ends at the same law from most of its starts ({title})",
-                  estimate([min(by_seed(results, "fits", axis, "agree"))]), least=0.5, unit="share")
-            for axis, title in _AXES.items() if axis != "compute"
-        ]  # fmt: skip
-        conditions = [
-            condition(f"twice the steps lower the loss by at most 5 %, as a mean ({which}, all images)",
-                      estimate([1 - fmean(by_seed(results, "half", axis))]), most=0.05, unit="share")
-            for axis, which in (("parameters", "largest width"), ("images", "middle width"))
-        ]  # fmt: skip
+        checks += _limits(results)
         share = estimate(by_seed(results, "split", "exponent"))
         return judge(
             checks,
-            conditions=conditions,
+            conditions=_conditions(results),
             note=f"The best size grows as compute to the {_range(share)} among the widths tried",
         )
 
@@ -304,3 +289,28 @@ def _made(law: Callable[[float], float]) -> Results:
         "formula": {"ratio": 1.0},
         "half": {"parameters": 1.0, "images": 1.0},
     }
+
+
+def _limits(results: Sequence[Results]) -> list[Check]:
+    """What other sections say, and whether the fit can be trusted."""
+    found = [
+        limit("accuracy is a power of the parameters, the law of a third section (share of variance left)",
+              estimate(by_seed(results, "accuracy_left")), most=0.05, unit="share"),
+        limit("the source's formula for compute is within 10 % of the operations that are counted",
+              estimate(by_seed(results, "formula", "ratio")), least=0.9, most=1.1),
+    ]  # fmt: skip
+    found += [
+        limit(f"the fit ends at the same law from most of its starts ({title})",
+              estimate([min(by_seed(results, "fits", axis, "agree"))]), least=0.5, unit="share")
+        for axis, title in _AXES.items() if axis != "compute"
+    ]  # fmt: skip
+    return found
+
+
+def _conditions(results: Sequence[Results]) -> list[Check]:
+    """That the optimiser has converged."""
+    return [
+        condition(f"twice the steps lower the loss by at most 5 %, as a mean ({which}, all images)",
+                  estimate([1 - fmean(by_seed(results, "half", axis))]), most=0.05, unit="share")
+        for axis, which in (("parameters", "largest width"), ("images", "middle width"))
+    ]  # fmt: skip

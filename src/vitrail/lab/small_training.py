@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.sources.embedded import read_embedded
-from vitrail.training.optim.optimiser import set_rate
-from vitrail.training.step import own_stream
+from vitrail.hardware import own_stream
 
 _CLIP = 1.0  # norm of the gradient
 _DECAY = 0.05
@@ -72,8 +71,8 @@ def fit(
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [
-        {"params": matrices, "weight_decay": weight_decay, "scale": 1.0},
-        {"params": others, "weight_decay": 0.0, "scale": 1.0},
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
     fused = True if device.type == "cuda" else None  # one kernel in place of many
     optimiser = torch.optim.AdamW(groups, lr=rate, capturable=recorded, fused=fused)
@@ -94,7 +93,9 @@ def fit(
     model.train()
     with own_stream(device):
         for done in range(steps):
-            set_rate(optimiser, rate * rate_at(done, steps=steps, warm_up=warm_up))
+            for group in optimiser.param_groups:
+                lr = rate * rate_at(done, steps=steps, warm_up=warm_up)
+                group["lr"] = group["lr"].fill_(lr) if recorded else lr
             losses.append(step(*draw()))
             if after is not None:
                 after(done + 1)

@@ -108,7 +108,7 @@ class TrainedModel:
         """The boxes of a large picture, which is seen in tiles of so many pixels; see `vitrail.runs.tiled`."""
         return find_in_tiles(self, pixels(picture), tile)
 
-    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
+    def evaluate(self, data: str | Path | Dataset, *, batch_size: int | None = None) -> Evaluation:
         """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
         return evaluate_on(self, data, batch_size=batch_size)
 

@@ -24,6 +24,7 @@ from vitrail.data.feeds.pack_size import stored_as, stored_parts
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_tensors
+from vitrail.hardware import at_once
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
@@ -46,7 +47,7 @@ from vitrail.training.state import Later, Learner
 from vitrail.training.step import RecordedStep, Step, unrecordable
 from vitrail.training.validate import validate
 
-EVALUATED_AT_ONCE = 4  # times the batch of a training step: no activations are kept
+_EVALUATED = 4  # times the batch of a training step: no activations are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +200,9 @@ def assemble(
         world=world,
     )
     rows = {"seed": config.seed, "device": device, "rank": world.rank, "world": world.size}
-    part, at_once = config.batch_size // config.accumulate, config.batch_size * EVALUATED_AT_ONCE
+    part = config.batch_size // config.accumulate
     feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
-    val = make_feed(packs.val, batch_size=at_once, shuffle=False, **rows)
+    val = make_feed(packs.val, batch_size=evaluated_at_once(plan, device), shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
     logs.images, logs.compiled, logs.printed = config.batch_size, compiles(config.compile), task.printed
     logs.advise = partial(ways_to_shorten, plan, device)
@@ -219,6 +220,12 @@ def assemble(
         folder=folder,
         logs=logs,
     )
+
+
+def evaluated_at_once(plan: Plan, device: torch.device) -> int:
+    """How many images are evaluated at once."""
+    most = plan.config.batch_size * _EVALUATED
+    return at_once(device, plan.preprocess.image_size, most=most)
 
 
 def _kind_of_step(config: TrainConfig, unrecordable: str | None, logs: Logs) -> Callable[..., Step]:

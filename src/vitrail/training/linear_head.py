@@ -22,6 +22,7 @@ from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
 from vitrail.files import digest, write_tensors
+from vitrail.hardware import at_once
 from vitrail.layers.fuse import fuse
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.files import read
@@ -36,7 +37,7 @@ LEAST_FOR_FOLDS = 2 * _FOLDS  # images
 # Of the usual deviation: features that hardly ever differ are not scaled up further. Otherwise one unlike image, where
 # such a feature is thousands of its deviations away, gets any answer.
 _RARE = 0.01
-_BATCH = {"cpu": 16}  # the maps of so many images stay in the caches of a CPU; 64 elsewhere
+_BATCH = 64
 _FIELD = "target."  # names of targets in the cache begin so
 
 
@@ -109,11 +110,12 @@ def read_features(
     if (stored := _cached(file)) is not None:
         return stored
     model = fuse(deepcopy(model).eval())
-    feed = make_feed(images, batch_size=_BATCH.get(device.type, 64), seed=0, shuffle=False, device=device)
+    size = at_once(device, model.config.image_size, most=_BATCH)
+    feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=device)
     vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
     for batch in feed.epoch(0):
         inputs = prepare(batch.images)
-        inputs = (inputs.flip(-1) if mirror else inputs).contiguous(memory_format=torch.channels_last)
+        inputs = inputs.flip(-1) if mirror else inputs
         vectors.append(model.pooled(model.features(inputs)).float().cpu())
         for name, values in batch.targets.items():
             targets.setdefault(name, []).append(values.cpu())

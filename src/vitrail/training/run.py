@@ -30,6 +30,7 @@ from vitrail.data.sources.folder import SPLIT_NAMES
 from vitrail.data.sources.table import SUFFIXES as TABLES
 from vitrail.errors import ConfigError, TrainingError, WriteError, nearest
 from vitrail.hardware import device as choose_device
+from vitrail.hardware import own_stream
 from vitrail.models.backbone import Backbone
 from vitrail.report.metric import figures
 from vitrail.runs.evaluate import Evaluation, evaluate_model
@@ -37,7 +38,7 @@ from vitrail.runs.record import Record, Result
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
-from vitrail.training.assemble import EVALUATED_AT_ONCE, Packs, assemble, deterministic, prepare_data
+from vitrail.training.assemble import Packs, assemble, deterministic, evaluated_at_once, prepare_data
 from vitrail.training.compiling import decide
 from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, World, join, launcher, restarted
@@ -49,7 +50,6 @@ from vitrail.training.loop import Loop
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan, Source, Teacher, make_plan, read_plan
 from vitrail.training.probe_size import choose_size
-from vitrail.training.step import own_stream
 from vitrail.training.task_choice import RENAMED, TASKS_KEY, TaskChoice
 from vitrail.training.writable import write_barrier
 
@@ -357,7 +357,7 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
         loop.logs.say(_ended(plan, loop))
     model = open_model(folder).to(loop.device)
     model.task.clear_calibration()  # of an end before, where the run was resumed
-    size = plan.config.batch_size * EVALUATED_AT_ONCE
+    size = evaluated_at_once(plan, loop.device)
     # As the model is kept: validation ran in the precision of training, before thresholds were adopted.
     found = _evaluated(model, packs.val, plan.data.val, size)
     model.task.calibrate(found.outputs, found.targets)

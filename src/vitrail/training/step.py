@@ -169,21 +169,6 @@ def fused(treat: Treat, batch: Batch, epoch: Tensor) -> Treat:
     return lambda batch, epoch: batch.with_tensors(compiled(*batch.tensors(), epoch))
 
 
-@contextlib.contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """A stream of the GPU for a whole run, since on the default one nothing can be recorded.
-
-    What adds up gradients is tied to the stream of its first use for good, so that recording alone needs it too late.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    torch.cuda.synchronize(device)
-    with torch.cuda.stream(torch.cuda.Stream(device)):
-        yield
-        torch.cuda.synchronize(device)
-
-
 def unrecordable(task: Task, device: torch.device, world: World, parts: int, precision: Precision) -> str | None:
     """Why steps cannot be recorded; None where they can."""
     if device.type != "cuda":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitrail.errors import ConfigError
 from vitrail.hardware import device as choose_device
+from vitrail.hardware import own_stream
 from vitrail.report import Facts, Report, Section, Table, Text, Unit, Value
 from vitrail.training.assemble import assemble, deterministic, prepare_data
 from vitrail.training.config import change
@@ -19,7 +20,6 @@ from vitrail.training.distributed import World
 from vitrail.training.logs import Logs
 from vitrail.training.loop import Loop
 from vitrail.training.plan import Source, Teacher, make_plan
-from vitrail.training.step import own_stream
 from vitrail.training.task_choice import TaskChoice
 
 

@@ -17,6 +17,7 @@ from vitrail.data.sources.opening import find
 from vitrail.data.split import align, carve
 from vitrail.errors import ConfigError, DataError, InputError
 from vitrail.explain.attention.layer import has_class_token
+from vitrail.hardware import at_once
 from vitrail.models.backbone import Backbone, Features
 
 Source = str | Path | Dataset | Found | Splits
@@ -95,16 +96,18 @@ class Reader:
         layers: Sequence[int] | None,
         pool: Pool,
         preprocess: Preprocess | None,
-        batch_size: int,
+        batch_size: int | None,
     ) -> None:
         config = model.config
-        self.model, self.indices, self.pool, self.batch_size = model, model.chosen(layers), pool, batch_size
+        self.model, self.indices, self.pool = model, model.chosen(layers), pool
         if not self.indices:
             raise ConfigError("layers is empty; leave it out to read all")
         if pool not in ("auto", "class", "mean"):
             raise ConfigError(f"pool is {pool!r}; it must be 'auto', 'class' or 'mean'")
         default = model.preprocess or Preprocess(image_size=config.image_size, channels=config.channels)
         self.preprocess = default if preprocess is None else preprocess
+        device = next(model.parameters()).device
+        self.batch_size = at_once(device, self.preprocess.image_size) if batch_size is None else batch_size
         self._has_class = has_class_token(model)
 
     def open(self, parts: Parts) -> tuple[ImageSet, ImageSet, ImageSet]:
