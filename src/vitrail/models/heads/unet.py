@@ -50,10 +50,13 @@ class UNet(Segmenter):
     def read(self, backbone: Backbone, images: Tensor) -> Features:
         """The features of the backbone, whose first level is then that of the detail branch."""
         features = backbone.features(images)
-        if self.detail is None:
-            return features
-        detail = self.detail(images.contiguous(memory_format=torch.channels_last))
-        return features._replace(pyramid=(detail, *features.pyramid))
+        return (
+            features
+            if self.detail is None
+            else features._replace(
+                pyramid=(self.detail(images.contiguous(memory_format=torch.channels_last)), *features.pyramid)
+            )
+        )
 
     def forward(self, features: Features) -> Tensor:
         """B K h w at the resolution of the finest level."""
