@@ -196,6 +196,7 @@ def _check_asked(options: argparse.Namespace) -> None:
 
 def doctor(options: argparse.Namespace) -> None:
     """Audits data before training."""
+    from vitrail.data.audit.annotation_faults import misfit_problem  # noqa: PLC0415
     from vitrail.data.audit.doctor import examine  # noqa: PLC0415
     from vitrail.data.audit.preview import preview  # noqa: PLC0415
     from vitrail.data.sources.opening import survey  # noqa: PLC0415
@@ -234,7 +235,7 @@ def doctor(options: argparse.Namespace) -> None:
         with busy(f"drawing {options.data}"):
             options.preview.parent.mkdir(parents=True, exist_ok=True)
             preview(splits).to_html(options.preview)
-    if (problem := splits.findings.problem()) is not None:
+    if (problem := splits.findings.problem() or misfit_problem(report)) is not None:
         raise DataError(problem)
 
 

@@ -278,7 +278,8 @@ def evaluate_on(
     else:
         wanted = wanted_columns(record, data, label, task=model.task.config)
         dataset = open_whole(data, schema=schema, wanted=wanted)
-    found = replace(_measured(model, dataset, batch_size, on_batch), name=f"{dataset.name}{part}")
+    name = dataset.name.removesuffix(part) + part  # rendered scenes name their part themselves
+    found = replace(_measured(model, dataset, batch_size, on_batch), name=name)
     if viewed is not None:
         found = replace(found, views=_measured(viewed, dataset, batch_size), kind_of_views=tta)
     note = None

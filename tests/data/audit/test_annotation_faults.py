@@ -5,9 +5,10 @@ import pytest
 from PIL import Image
 from support.annotated import SIZE, coco_annotation, coco_file, masks, picture, voc, voc_file, voc_object, yolo
 
-from vitrail.data.audit.annotation_faults import fault_sections
+from vitrail.data.audit.annotation_faults import fault_sections, misfit_problem
 from vitrail.data.audit.doctor import examine
 from vitrail.data.findings import NO_FINDINGS, Finding, Findings
+from vitrail.report import Report
 
 
 def look(folder):
@@ -97,3 +98,10 @@ def test_boxes_that_do_not_fit_the_image_as_it_is(tmp_path):
     text, advice = look(tmp_path)
     assert "do not fit their image: 1" in advice
     assert "390 x 290" in text
+
+
+def test_an_audit_ends_with_an_error_where_values_do_not_fit(tmp_path):
+    masks(tmp_path)
+    assert misfit_problem(examine(tmp_path, image_size=(32, 32))) is None
+    about = Report("", tuple(fault_sections(NO_FINDINGS, [("c.png", "too small"), ("d.png", "damaged")], [])))
+    assert ": 2, such as d.png: damaged" in misfit_problem(about)

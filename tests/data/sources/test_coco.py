@@ -148,3 +148,11 @@ def test_splits_with_other_categories_are_refused(tmp_path):
     )
     with pytest.raises(DataError, match="categories"):
         find(tmp_path)
+
+
+def test_boxes_are_checked_against_the_image_where_its_size_is_not_given(tmp_path):
+    boxes = [coco_annotation(7, 3, (1, 2, 3, 4)), coco_annotation(8, 3, (500, 2, 3, 4))]
+    whole(tmp_path, boxes, {"images": [{"id": number, "file_name": f"{number}.png"} for number in range(4)]})
+    (finding,) = find(tmp_path).findings.serious
+    assert finding.where == "annotation 8"
+    assert "40 x 30" in finding.problem

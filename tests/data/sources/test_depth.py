@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.annotated import SIZE, depth, masks
 
 from vitrail.data.sources.opening import find, open_data
@@ -73,6 +74,16 @@ def test_a_damaged_depth_map_is_named_and_left_out(tmp_path, suffix):
     assert len(found.train) == 3
     with pytest.raises(DataError, match="annotations"):
         open_data(tmp_path)
+
+
+def test_a_depth_map_that_ends_too_early_is_named_and_left_out(tmp_path):
+    depth(tmp_path)
+    noise = np.random.default_rng(0).integers(1, 60000, SIZE[::-1], np.uint16)
+    Image.fromarray(noise).save(file := tmp_path / "depth" / "1.png")
+    file.write_bytes(file.read_bytes()[:600])  # the header is all right
+    (finding,) = find(tmp_path).findings.serious
+    assert finding.file.endswith("depth/1.png")
+    assert "truncated" in finding.problem
 
 
 def test_a_depth_map_of_another_size_is_named_and_left_out(tmp_path):

@@ -209,3 +209,11 @@ def test_a_task_chooses_between_boxes_and_masks(tmp_path):
     assert set(found.train.schema) == {"boxes"}
     assert any("--task segment" in note for note in found.notes)
     assert set(find(tmp_path, wanted=Wanted(kinds=("mask",))).train.schema) == {"mask"}
+
+
+def test_masks_of_colours_alone_are_refused_with_their_names(tmp_path):
+    masks(tmp_path)
+    for path in (tmp_path / "masks").iterdir():
+        Image.open(path).convert("RGB").save(path)
+    with pytest.raises(DataError, match=r"masks/0\.png.*colours"):
+        find(tmp_path)

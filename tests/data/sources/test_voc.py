@@ -121,3 +121,20 @@ def test_a_single_fault_among_many_boxes_does_not_stop_training(tmp_path):
     splits = open_data(tmp_path)
     assert splits.findings.refusal() is None
     assert splits.train.schema["boxes"].most == 144
+
+
+def test_boxes_are_checked_against_the_image_where_its_size_is_not_given(tmp_path):
+    voc(tmp_path, 6)
+    outside = voc_object("cell", (2, 3, 9, 9)) + voc_object("cell", (500, 3, 510, 9))
+    voc_file(tmp_path / "Annotations" / "1.xml", "1.png", outside, size=(0, 0))
+    (finding,) = find(tmp_path).findings.serious
+    assert finding.where.startswith("line ")
+    assert "40 x 30" in finding.problem
+
+
+def test_the_image_of_a_damaged_file_is_said_to_have_one(tmp_path):
+    voc(tmp_path, 6)
+    (tmp_path / "Annotations" / "0.xml").write_text("<annotation>")
+    (item,) = find(tmp_path).findings.by_kind()["Images without annotations, not used"]
+    assert item.file.endswith("0.png")
+    assert "cannot be used" in item.problem

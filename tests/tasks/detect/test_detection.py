@@ -86,6 +86,14 @@ def test_explaining_a_box_below_the_threshold_is_said() -> None:
         task.explain_target(outputs, "box 1")
 
 
+@pytest.mark.parametrize(("name", "word"), [("dog", "a class"), ("box 99", "not a box")])
+def test_what_is_not_a_box_cannot_be_explained(name: str, word: str) -> None:
+    task = task_of().eval()
+    outputs = task.outputs(batch_of(task, 1).images)
+    with pytest.raises(ConfigError, match=f"{word}.*box 0"):
+        task.explain_target(outputs, name)
+
+
 def test_images_that_were_not_annotated_have_no_error() -> None:
     task = task_of().eval()
     batch = batch_of(task)

@@ -221,8 +221,11 @@ def test_an_output_is_explained_by_its_task_and_name_or_number(asked: str, name:
     chosen = task.explain_target(outputs, asked)
     assert [task.output_names[index] for index in chosen.tolist()] == [name, name]
     assert task.output_names[int(task.explain_target(outputs, "depth")[0])] == "depth:depth"
-    with pytest.raises(ConfigError, match="detect"):
-        task.explain_target(outputs, "detect:77")
+    with pytest.raises(ConfigError, match=r"known: .*segment"):
+        task.explain_target(outputs, "nothing")
+    for wrong in ("detect:77", "detect:nothing"):
+        with pytest.raises(ConfigError, match="not a box"):
+            task.explain_target(outputs, wrong)
 
 
 def test_answers_in_layers() -> None:

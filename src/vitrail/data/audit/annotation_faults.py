@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from vitrail.data.findings import Findings
-from vitrail.report import Section, Table, Value
+from vitrail.report import Report, Section, Table, Value
 
+MISFIT = "Annotations that cannot be read or do not fit their image"
 _SHOWN = 1000  # rows of the table
 
 
@@ -16,7 +17,7 @@ def fault_sections(findings: Findings, misfits: Sequence[tuple[str, str]], advic
     kinds = findings.by_kind()
     if misfits:
         advice.append(
-            f"Annotations that do not fit their image: {len(misfits):,}. They may be of another version of it."
+            f"{MISFIT}: {len(misfits):,}. They may be damaged, or of another version of the image. Correct them."
         )
     if findings.serious:
         stops = "; training would stop" if findings.refusal() is not None else ""
@@ -26,7 +27,7 @@ def fault_sections(findings: Findings, misfits: Sequence[tuple[str, str]], advic
     if not kinds and not misfits:
         return []
     counts: list[dict[str, Value]] = [{"fault": kind, "count": len(items)} for kind, items in kinds.items()]
-    counts += [{"fault": "Annotations that do not fit their image", "count": len(misfits)}] if misfits else []
+    counts += [{"fault": MISFIT, "count": len(misfits)}] if misfits else []
     each = max(_SHOWN // max(len(counts), 1), 1)
     rows: list[dict[str, Value]] = [
         {"file": item.file, "where": item.where, "problem": item.problem}
@@ -40,3 +41,15 @@ def fault_sections(findings: Findings, misfits: Sequence[tuple[str, str]], advic
         Table("Faults of annotations", {"fault": "", "count": ""}, tuple(counts)),
         Table(title, dict.fromkeys(columns, ""), tuple(rows)),
     ]
+
+
+def misfit_problem(report: Report) -> str | None:
+    """What an audit ends with where values of images cannot be read or do not fit; None if all do."""
+    tables = [section for section in report.sections if isinstance(section, Table)]
+    count = next((row["count"] for table in tables for row in table.rows if row.get("fault") == MISFIT), None)
+    if count is None:
+        return None
+    last = next(table for table in tables if table.title.startswith("Faults,") or table.title == "Faults").rows[-1]
+    return (
+        f"{MISFIT}: {count:,}, such as {last['file']}: {last['problem']}. Correct them; the table of faults lists them"
+    )

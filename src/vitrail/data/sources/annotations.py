@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.dataset import Found
+from vitrail.data.decode import inspect
 from vitrail.data.findings import Finding, Findings
 from vitrail.data.sources.folder import Files
 from vitrail.data.targets.boxes_target import Box, BoxesTarget
-from vitrail.errors import DataError
+from vitrail.errors import BrokenImage, DataError
+from vitrail.files import read_bytes
 
 Corners = tuple[float, float, float, float]
 Size = tuple[float, float]  # width, height
@@ -117,6 +119,15 @@ def boxes_found(
     findings = collector.findings
     notes = (summary, *remarks, *findings.notes())
     return Found(datasets["train"], datasets.get("val"), datasets.get("test"), notes, findings=findings)
+
+
+def picture_size(path: Path) -> Size | None:
+    """Width and height from the header of an image; None for one that cannot be read."""
+    try:
+        header = inspect(read_bytes(path), name=str(path))
+    except (OSError, BrokenImage):
+        return None
+    return float(header.width), float(header.height)
 
 
 def relative(path: Path, root: Path) -> str:

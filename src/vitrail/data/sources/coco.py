@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.data.dataset import Found
-from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, relative
+from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, picture_size, relative
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan
 from vitrail.data.targets.boxes_target import Box
 from vitrail.errors import DataError, listed
@@ -131,7 +131,7 @@ def _annotated(root: Path, split: _Split, collector: Collector) -> Iterator[Anno
             problem = f"{image['file_name']} has no annotations"
             collector.add(split.path, where, "Images without annotations, used as empty ones", problem, serious=False)
         width, height = _positive(image.get("width")), _positive(image.get("height"))
-        size = None if width is None or height is None else (width, height)
+        size = picture_size(path) if width is None or height is None else (width, height)
         yield Annotated(relative(path, root), collector.boxes(boxes, size, split.path))
 
 
@@ -161,7 +161,7 @@ def _problem(entry: Mapping[str, Any], split: _Split) -> tuple[str, str] | None:
     if not isinstance(category, int | str) or category not in split.categories:
         return "Unknown categories, left out", f"there is no category with the id {category!r}"
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        return "Annotations without a box, left out", f"bbox is {str(box)[:60]}; expected [x, y, width, height]"
+        return "Annotations without a box, left out", f"bbox is {json.dumps(box)[:60]}; expected [x, y, width, height]"
     return None
 
 

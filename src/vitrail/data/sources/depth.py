@@ -5,7 +5,7 @@ from pathlib import Path
 from vitrail.data.dataset import Found
 from vitrail.data.sources.annotations import Collector
 from vitrail.data.sources.folder import Files, Scan
-from vitrail.data.sources.paired import Names, Pair, find_pairs, header_size, image_size
+from vitrail.data.sources.paired import Names, Pair, find_pairs, image_size
 from vitrail.data.targets.depth_target import SUFFIXES, UNITS, DepthTarget, depth_references, read_depth
 from vitrail.data.targets.mask_target import in_threads
 from vitrail.errors import BrokenImage, DataError, listed
@@ -54,25 +54,17 @@ def read_depth_maps(root: Path, scanned: Scan) -> Found:
 
 
 def _problem(root: Path, pair: Pair) -> tuple[str, str] | None:
-    """The kind of fault of a depth map and what is wrong, by its header and that of its image; None if it fits."""
+    """The kind of fault of a depth map and what is wrong; None if it fits its image. All of the map is decoded."""
     path = root / pair.other
     try:
-        height, width = _size(path)
-    except (OSError, BrokenImage) as error:
+        height, width = read_depth(path, UNITS).shape
+    except BrokenImage as error:
         return "Depth maps that cannot be read, left out", str(error).removeprefix(str(path)).strip()
     size = image_size(root / pair.image)
     if size is None or size == (height, width):
         return None
     problem = f"it has {width} x {height} pixels, its image {size[1]} x {size[0]}"
     return "Depth maps of another size than the image, left out", problem
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Height and width of a depth map."""
-    if path.suffix.lower() in (".png", ".tif", ".tiff"):
-        return header_size(path)
-    height, width = read_depth(path, UNITS).shape
-    return height, width
 
 
 def _units(folder: Path) -> tuple[float, str]:

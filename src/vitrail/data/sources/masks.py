@@ -115,7 +115,7 @@ def _gaps(root: Path, facts: Mapping[Pair, MaskFacts]) -> str:
     """A sentence on values that may be mistakes, where most of the values up to the largest occur in no mask."""
     found = Counter(value for one in facts.values() for value in one.values if value != IGNORE)
     largest = max(found, default=0)
-    if len(found) * 2 > largest + 1:
+    if not found or len(found) * 2 > largest + 1:
         return ""
     first = next(pair.other for pair, one in facts.items() if largest in one.values)
     masks = f"{found[largest]:,} masks, such as {root / first}" if found[largest] > 1 else f"{root / first} alone"

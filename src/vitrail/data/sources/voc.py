@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.dataset import Found
-from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, by_stem, nearest_path
+from vitrail.data.sources.annotations import (
+    Annotated,
+    Collector,
+    Corners,
+    boxes_found,
+    by_stem,
+    nearest_path,
+    picture_size,
+)
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan, scan
 from vitrail.data.sources.xml_tree import Element, read_xml
 from vitrail.data.targets.boxes_target import Box
@@ -45,13 +53,12 @@ def read_voc(root: Path, scanned: Scan | None = None) -> Found:
     files = _xml_files(scanned)
     records = list(_records(root, files, images, collector))
     first = _first_pixel(record.annotation for record in records)
-    found = {
-        record.file: Annotated(record.image, _boxes(root / record.file, record.annotation, first, collector))
-        for record in records
-    }
+    found = {record.file: Annotated(record.image, _boxes(root, record, first, collector)) for record in records}
+    unused = {Path(file).stem for file in set(files) - found.keys()}
     for path in sorted(set(scanned.images) - {record.image for record in records}):
         if Path(path).parts[0] != "SegmentationClass":
-            collector.add(root / path, "", _UNUSED, "it has no annotation file", serious=False)
+            problem = "its annotation file cannot be used" if Path(path).stem in unused else "it has no annotation file"
+            collector.add(root / path, "", _UNUSED, problem, serious=False)
     remark = f"Coordinates count pixels from {first}" + (", as in the original." if first else ", as some are 0.")
     parts = _splits(root, found, images, collector)
     name = f"Pascal VOC ({len(files):,} XML files with <{_ROOT}>)"
@@ -98,9 +105,10 @@ def _first_pixel(annotations: Iterable[Element]) -> int:
     return 0 if any(_number(word) == 0 for word in words) else 1
 
 
-def _boxes(file: Path, annotation: Element, first: int, collector: Collector) -> list[Box]:
-    size = tuple(_number(annotation.word("size", side)) or 0.0 for side in ("width", "height"))
-    given = []
+def _boxes(root: Path, record: _Record, first: int, collector: Collector) -> list[Box]:
+    file, annotation, given = root / record.file, record.annotation, []
+    width, height = (_number(annotation.word("size", side)) or 0.0 for side in ("width", "height"))
+    size = (width, height) if min(width, height) > 0 else picture_size(root / record.image)
     for thing in annotation.children:
         if thing.name != "object":
             continue
@@ -114,7 +122,7 @@ def _boxes(file: Path, annotation: Element, first: int, collector: Collector) ->
         x1, y1, x2, y2 = (number or 0.0 for number in numbers)
         corners: Corners = (x1 - first, y1 - first, x2, y2)
         given.append((where, corners, Box(corners, label, ignore=thing.word("difficult") == "1")))
-    return collector.boxes(given, (size[0], size[1]) if min(size) > 0 else None, file)
+    return collector.boxes(given, size, file)
 
 
 def _number(word: str) -> float | None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.data.dataset import Found
-from vitrail.data.decode import SUFFIXES, inspect
+from vitrail.data.decode import SUFFIXES
 from vitrail.data.natural import natural
-from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, relative
+from vitrail.data.sources.annotations import Annotated, Collector, Corners, boxes_found, picture_size, relative
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan, scan
 from vitrail.data.targets.boxes_target import Box
 from vitrail.data.targets.mask_target import in_threads
-from vitrail.errors import BrokenImage, DataError
-from vitrail.files import is_file, read_bytes, read_text
+from vitrail.errors import DataError
+from vitrail.files import is_file, read_text
 from vitrail.strict_yaml import from_yaml
 
 _NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
@@ -64,7 +64,7 @@ def read_yolo(root: Path, about: Path) -> Found:
     found = _from_yaml(about) if about.suffix.lower() in (".yaml", ".yml") else _from_names(root, about)
     collector = Collector()
     every = [path for paths in found.images.values() for path in paths]
-    sizes = dict(zip(every, in_threads(_size, every), strict=True))
+    sizes = dict(zip(every, in_threads(picture_size, every), strict=True))
     parts = {
         split: list(_annotated(root, paths, found.classes, sizes, collector)) for split, paths in found.images.items()
     }
@@ -138,15 +138,6 @@ def label_file(image: Path) -> Path:
             parts[at] = "labels"
             return Path(*parts).with_suffix(".txt")
     return image.with_suffix(".txt")
-
-
-def _size(path: Path) -> tuple[float, float] | None:
-    """Width and height; None for an image that cannot be read."""
-    try:
-        header = inspect(read_bytes(path), name=str(path))
-    except (OSError, BrokenImage):
-        return None
-    return float(header.width), float(header.height)
 
 
 def _annotated(

@@ -64,7 +64,10 @@ class Eomt(Segmenter):
         super().__init__()
         dim, depth = backbone.config.dim, len(backbone.blocks)
         if config.blocks > depth:
-            raise ConfigError(f"blocks is {config.blocks}; the model has only {depth}")
+            raise ConfigError(
+                f"the queries of eomt join the last {config.blocks} blocks, but the model has only {depth}; "
+                f"set task.head.blocks to at most {depth}"
+            )
         self.config, self.start = config, depth - config.blocks
         self.queries = nn.Parameter(torch.randn(config.queries, dim))
         self.classifier = nn.Linear(dim, num_classes + 1)

@@ -244,6 +244,11 @@ class Detect(Task):
 
     def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
         """The box of that name, or by default the best one; a notice where it is no part of the answer."""
+        if name is not None and name not in self.output_names:
+            what = "a class, not a box" if name in self.classes else "not a box"
+            raise ConfigError(
+                f"{name!r} is {what}; name one of 'box 0' to 'box {self.count - 1}'; box 0 has the best score"
+            )
         chosen = super().explain_target(outputs, name)
         scores = outputs["scores"].gather(1, chosen[:, None])
         if name is not None and (score := scores.min().item()) < self.threshold:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Batch, Targets
 from vitrail.data.targets import Schema
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError, nearest
 from vitrail.models.backbone import Backbone
 from vitrail.models.shared import Shared
 from vitrail.report import Section
@@ -261,13 +261,18 @@ class Many(Task):
     def explain_target(self, outputs: Outputs, name: str | None) -> Tensor:
         """An output "detect:box 3" or "classify:cat"; "detect:3" by its number, "depth" the answer of a task."""
         task, _, asked = (name or "").partition(":")
+        if name is not None and task not in self.tasks:
+            raise ConfigError(
+                f"the output {name!r} does not begin with a task of the model; {nearest(task, self.tasks)}"
+            )
         if name not in self.output_names and task in self.tasks:
             own = self.output_names.index(next(one for one in self.output_names if one.startswith(f"{task}:")))
             part = cast("Task", self.tasks[task])
             if not asked:
                 return own + part.explain_target(part_of(outputs, task), None)
-            if asked.isdecimal() and int(asked) < len(part.output_names):
-                name = self.output_names[own + int(asked)]
+            if not asked.isdecimal() or int(asked) >= len(part.output_names):
+                return part.explain_target(part_of(outputs, task), asked)  # which says what it has
+            name = self.output_names[own + int(asked)]
         return super().explain_target(outputs, name)
 
     def likeliest(self, outputs: Outputs) -> Tensor:
