@@ -144,15 +144,28 @@ def first_try(
 def first_try_for(
     data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig, *, device: torch.device
 ) -> FirstTry | None:
-    """The first try of a task with a linear head, unless the caller changes what the model is or learns from."""
-    own = {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
+    """The first try of a task with a linear head, unless the caller changes what the model is or learns from.
+
+    An image size that a linear head could choose may be named.
+    """
+    own = {"options", "freeze_until", "lora", "probe"} & changes.keys()
     if own or not seen.height or not measured() or not task.num_outputs(data.schema):
         return None
     fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
     classes = [len(target.classes) for target in data.schema.values() if isinstance(target, ClassTarget)]
+    found = OTHERS if fitted else None
     if task.kind == "classify" and len(classes) == 1:
-        return first_try(len(data), classes[0], seen, on_cpu=device.type == "cpu", fitted=fitted)
-    return OTHERS if fitted else None
+        found = first_try(len(data), classes[0], seen, on_cpu=device.type == "cpu", fitted=fitted)
+    size = changes.get("image_size")
+    if found is None or size is None:
+        return found
+    named = any(size in (side, [side, side], (side, side)) for side in own_sizes(found.setting))
+    return found._replace(sizes=()) if named else None
+
+
+def own_sizes(setting: Setting) -> tuple[int, ...]:
+    """The image sizes that a linear head may choose from; none where the setting has one size."""
+    return (_OWN_SIZE, *setting.sizes) if setting.sizes else ()
 
 
 def first_try_on(data: Dataset, *, device: torch.device) -> FirstTry | None:
