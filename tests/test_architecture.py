@@ -42,7 +42,7 @@ BELOW = {  # folder -> the folders that it may import
     "cli": (*BASE, *TOOLS, "api"),
     "__main__": ("cli",),
 }
-FOR_ALL_TASKS = {"__init__", "task", "answer", "gallery", "grad_cam"}
+FOR_ALL_TASKS = {"__init__", "repeated", "task", "answer", "gallery", "grad_cam"}
 OF_ONE_TASK = {"vitrail.deploy.bulk.coco_file"}  # boxes as COCO's JSON
 VAGUE = {"utils", "helpers", "common", "misc"}
 MAX_FILE, MAX_FUNCTION, MAX_TWICE = 400, 50, 6  # lines

@@ -44,6 +44,21 @@ def test_three_runs_have_three_pairs(runs: list[Path], data: Path, tmp_path: Pat
     assert ["seed" in told for told in sentences(many)] == [False, True, False]  # the second has another rate
 
 
+def test_what_chance_changes_is_named(runs: list[Path], data: Path, tmp_path: Path) -> None:
+    second = made_run(tmp_path / "second", data, seed=2, recipe={"seed": 2})
+    threads = made_run(tmp_path / "threads", data, seed=2, recipe={"seed": 2}, environment={"threads": 2})
+
+    def told(*folders: Path) -> str:
+        return " ".join(str(vitrail.compare(*folders, resamples=20, device="cpu").report()).split())
+
+    assert "seed alone" in told(runs[0], second)
+    both = told(runs[0], threads)
+    assert "seed alone" not in both
+    assert "seed and the number of threads alone" in both
+    assert "same settings" in told(runs[0], made_run(tmp_path / "again", data))
+    assert "differ in the number of threads alone" in told(runs[1], second, threads)
+
+
 def test_it_is_short_in_a_notebook(found: Comparison) -> None:
     assert repr(found).startswith("Comparison(")
     assert len(repr(found)) < 200

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.compared_runs import seen_of
 
-from vitrail.comparison.difference import Difference, difference, holm, mcnemar, resample, with_holm
+from vitrail.comparison.difference import Difference, Resampled, difference, holm, mcnemar, resample, with_holm
 
-pytest.importorskip("scipy")
+stats = pytest.importorskip("scipy.stats")
 ACCURACY = ("accuracy", "")
 
 
@@ -43,7 +43,7 @@ def test_pairing_is_narrower_than_two_samples() -> None:
     one, other = seen_of([True] * 40 + [False] * 20), seen_of([True] * 42 + [False] * 18)
     drawn = resample([one, other], [ACCURACY], count=200)
     paired = difference(drawn, 0, 1, ACCURACY, 2 / 60).interval
-    single = drawn.interval(0, ACCURACY)
+    single = drawn.interval(0, ACCURACY, 40 / 60)
     assert paired is not None
     assert single is not None
     assert paired[1] - paired[0] < 0.6 * (single[1] - single[0])
@@ -60,6 +60,38 @@ def test_a_metric_that_is_rarely_defined_has_no_interval() -> None:
     key = ("recall", "bird")  # of a class that is not there
     drawn = resample([seen, seen], [key], count=20)
     assert difference(drawn, 0, 1, key, math.nan) == Difference(pytest.approx(math.nan, nan_ok=True), None, None)
+
+
+def drawn_of(*runs: np.ndarray) -> Resampled:
+    return Resampled([ACCURACY], np.stack(runs)[:, None])
+
+
+def test_intervals_and_p_are_corrected_for_bias() -> None:
+    normal = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)
+    shifted = drawn_of(np.zeros(4000), 1.5 + 0.5 + normal)  # resamples are 0.5 too high
+    found = difference(shifted, 0, 1, ACCURACY, 1.5)
+    assert found.interval == pytest.approx((1 - 1.96, 1 + 1.96), abs=0.15)  # the estimate without its bias
+    assert found.p == pytest.approx(2 * stats.norm.sf(1.0), abs=0.03)
+    assert difference(drawn_of(normal + 1.5, np.zeros(4000)), 0, 1, ACCURACY, -1.5).p == pytest.approx(
+        2 * stats.norm.sf(1.5), abs=0.03
+    )
+    far = difference(drawn_of(np.zeros(4000), normal + 10), 0, 1, ACCURACY, 10)
+    assert far.p is not None
+    assert far.p < 1e-10, "beyond what resamples can count"
+
+
+def test_an_interval_ends_at_no_difference_where_p_is_its_level() -> None:
+    values = np.random.default_rng(1).gamma(3, size=4000)
+    for value in np.linspace(2, 6, 40):
+        found = difference(drawn_of(np.zeros(4000), values - 3 + value), 0, 1, ACCURACY, value)
+        assert found.interval is not None
+        assert found.p is not None
+        assert (found.interval[0] > 0) == (found.p < 0.05) or abs(found.p - 0.05) < 0.01
+
+
+def test_resamples_on_one_side_of_the_value_tell_nothing() -> None:
+    found = difference(drawn_of(np.zeros(200), np.linspace(1, 2, 200)), 0, 1, ACCURACY, 0.5)
+    assert (found.interval, found.p) == (None, None)
 
 
 def test_mcnemar_is_the_binomial_of_discordant_images() -> None:

@@ -37,7 +37,8 @@ def made_run(folder: Path, data: Path, *, lr: float = 1e-3, seed: int = 0, **cha
     """The folder of a run of two epochs with random weights, as if it had been trained on the data."""
     torch.manual_seed(seed)
     recipe = {"optimiser": {"lr": lr}, "batch_size": 8, **changes.pop("recipe", {})}
-    run_folder(folder, recipe=recipe, source=str(data), environment={"device": "cpu"}, **changes)
+    environment = {"device": "cpu", **changes.pop("environment", {})}
+    run_folder(folder, recipe=recipe, source=str(data), environment=environment, **changes)
     rows = [
         {"epoch": epoch, "step": 2 * epoch, "train/loss": 1 / epoch, "val/accuracy": 0.5 + lr * epoch,
          "images_per_second": 80.0, "seconds": 1.5}

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.small_data import photos, split
 
 from vitrail.packaged import PHOTOS
@@ -11,6 +13,7 @@ from vitrail.training import first_try as table
 from vitrail.training import probe_size
 from vitrail.training.first_model import Sampled
 from vitrail.training.first_try import Cell, Measured, first_try
+from vitrail.training.folds import train_folds
 from vitrail.training.linear_head import Fit
 from vitrail.training.plan import make_plan
 from vitrail.training.probe_size import resized
@@ -70,3 +73,35 @@ def test_a_few_images_have_no_folds_that_could_choose(tmp_path: Path) -> None:
     run = train(split(photos(5, size=80), val=8), folder=tmp_path / "run", device="cpu", silent=True)
     assert run.config.image_size in (None, (160, 160))
     assert not any("folds" in note for note in run.plan.notes)
+
+
+@pytest.mark.parametrize("size", [256, (256, 256), 160])
+def test_a_size_to_choose_from_can_be_named(size: int | tuple[int, int]) -> None:
+    plan = make_plan(split(photos(24, size=80)), changes={"image_size": size})
+    assert (plan.start, plan.sizes, plan.config.probe) == (PHOTOS, (), "linear")
+    assert size in (plan.preprocess.image_size, plan.preprocess.image_size[0])
+
+
+@pytest.mark.parametrize("size", [96, (160, 256)])
+def test_another_size_is_of_a_new_model(size: int | tuple[int, int]) -> None:
+    assert make_plan(split(photos(24, size=80)), changes={"image_size": size}).start is None
+
+
+def test_folds_have_the_size_that_the_first_of_them_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fit(task, known, *, groups) -> Fit:
+        tried.append(task.backbone.config.image_size[0])
+        return Fit(1.0, mirrored=False, loss=1 / tried[-1])  # the larger one is better
+
+    monkeypatch.setattr(probe_size, "fit_head", fit)
+    draw = np.random.default_rng(0)
+    for number in range(32):
+        file = tmp_path / "photos" / ("dark", "light")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (80, 80, 3), dtype=np.uint8)).save(file)
+    found = train_folds(tmp_path / "photos", folds=2, folder=tmp_path / "run", device="cpu", silent=True)
+    assert tried == [160, 256]
+    assert [fold.model.preprocess.image_size for fold in found.folds] == [(256, 256)] * 2
+    assert all(fold.model.record.start == PHOTOS for fold in found.folds)
+    assert found.ensemble is not None

@@ -6,8 +6,10 @@ of them, and groups are resampled: the spread is the same, for fewer merges.
 
 import math
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from vitrail.errors import DataError
 from vitrail.report.metric import Metric
 from vitrail.runs.evaluate import Evaluation, evaluate_on
 from vitrail.runs.trained import TrainedModel
+from vitrail.tasks.repeated import Results, repeated
 from vitrail.tasks.task import Meter, Outputs, Task
 
 UNITS = 400
@@ -59,13 +62,15 @@ class Seen:
 
     def of_units(self, units: Sequence[int]) -> dict[Key, float]:
         """The metrics of some units, which may be named several times; none where these cannot be measured."""
-        meter = self.task.metrics()
-        for unit in units:
-            meter.merge(self.meters[unit])
+        times = Counter(units)
         try:
-            return values_of(self.task, meter.compute())
+            return values_of(self.task, self._repeated([times[unit] for unit in self.meters]))
         except DataError:  # such as a label that no image has
             return {}
+
+    @cached_property
+    def _repeated(self) -> Results:
+        return repeated(self.task.metrics(), list(self.meters.values()))
 
     def not_by_image(self) -> list[Key]:
         """The metrics that meters of images, merged, do not give again."""

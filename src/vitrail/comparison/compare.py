@@ -83,7 +83,9 @@ def compare_runs(
         best=best,
         metrics={key: metric_of(one.task, one.evaluation.results, key[0]) for one in seen for key in one.found},
         values=[one.found for one in seen],
-        intervals=[None if drawn is None else drawn.interval(index, best) for index in range(len(runs))],
+        intervals=[
+            None if drawn is None else drawn.interval(index, best, one.found[best]) for index, one in enumerate(seen)
+        ],
         pairs=_pairs(seen, drawn, best),
         others=others,
         parts=parts,

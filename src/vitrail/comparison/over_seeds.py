@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vitrail.comparison.difference import Difference, with_holm
 from vitrail.report.intervals import scipy_stats
 
-CHANCE = {"seed", "machine.threads"}  # settings that no one chooses for their effect
+CHANCE = {"seed": "their seed", "machine.threads": "the number of threads"}  # no one chooses these for their effect
 _ROUNDING = 1e-9  # of a number
 
 

@@ -1,13 +1,12 @@
 """The report of a comparison: the verdict first, then settings, curves, differences by class, and cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 from typing import Any
 
 from vitrail.comparison.by_image import Key
 from vitrail.comparison.difference import LEVEL, Difference
-from vitrail.comparison.over_seeds import CHANCE as _CHANCE
-from vitrail.comparison.over_seeds import OverSeeds
+from vitrail.comparison.over_seeds import CHANCE, OverSeeds
 from vitrail.comparison.result import Compared, Pair
 from vitrail.report import Group, Metric, Picture, Report, Section, Table, Text, Unit, Value, show
 from vitrail.report.charts_series import COLOURS, Series, series
@@ -69,10 +68,15 @@ def _names(found: Compared, runs: Sequence[int]) -> str:
 
 
 def _by_chance(found: Compared, pair: Pair) -> str:
-    """A sentence where nothing but the seed of two of several runs differs."""
+    """A sentence where nothing but chance makes two of several runs differ."""
     differ = {name for name, values in found.settings.items() if values[pair.first] != values[pair.second]}
-    alone = "seed" in differ and differ <= _CHANCE and not found.settings.keys() <= _CHANCE
-    return " They differ in their seed alone: training again may reverse this." if alone else ""
+    alone = differ and differ <= CHANCE.keys() and not found.settings.keys() <= CHANCE.keys()
+    return f" They differ in {_chance(differ)} alone: training again may reverse this." if alone else ""
+
+
+def _chance(settings: Collection[str]) -> str:
+    """Settings that no one chooses for their effect, in words."""
+    return " and ".join(words for name, words in CHANCE.items() if name in settings)
 
 
 def _verdict(found: Compared, pair: Pair, metric: Metric) -> str:
@@ -289,15 +293,16 @@ def _notes(found: Compared) -> Iterator[str]:
     if found.resamples:
         how = "images" if found.units == len(found.images.dataset) else f"{found.units} random groups of the images"
         yield (
-            f"Intervals and p: {found.resamples:,} resamples of {how}, the same for all runs. The difference is the "
-            "second run less the first. Where resamples are too few to tell a small p, it is that of a normal curve "
-            "with their spread. A difference is called real where p, corrected for the number of comparisons in its "
-            f"table (Holm), is below {LEVEL:g}."
+            f"Intervals and p: {found.resamples:,} resamples of {how}, the same for all runs, corrected for their "
+            "bias. The difference is the second run less the first. Where resamples are too few to tell a small p, it "
+            "is that of a normal curve with their spread. A difference is called real where p, corrected for the "
+            f"number of comparisons in its table (Holm), is below {LEVEL:g}."
         )
         if any(metric.unit == "share" for metric in found.metrics.values()):
             yield "Differences of percentages are in points."
-        if found.settings.keys() <= _CHANCE:
-            yield "These runs differ in their seed alone: the difference is what chance in training makes."
+        if found.settings.keys() <= CHANCE.keys():
+            differ = f"differ in {_chance(found.settings)} alone" if found.settings else "have the same settings"
+            yield f"These runs {differ}: the difference is what chance in training makes."
         yield (
             "The test is about other images of the same kind, not about other seeds: a run that is trained again with "
             "another seed may differ by more."

@@ -101,7 +101,14 @@ class Subset(Dataset):
 
 
 class RandomSubset(Subset):
-    """A randomly chosen part; another seed chooses another one, so caches store the whole dataset."""
+    """A randomly chosen part; another seed chooses another one, so caches store the whole dataset.
+
+    `fold` (i, k) is that of k folds which the part belongs to.
+    """
+
+    def __init__(self, whole: Dataset, indices: Sequence[int], *, fold: tuple[int, int] | None = None) -> None:
+        super().__init__(whole, indices)
+        self.fold = fold
 
 
 class Retargeted(Dataset):

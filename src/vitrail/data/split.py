@@ -93,14 +93,14 @@ def hold_out(whole: Dataset, fold: tuple[int, int], seed: int) -> tuple[Dataset,
                 place[index], dealt = dealt % folds, dealt + 1
     mine = [index for index, at in enumerate(place) if at == number - 1]
     rest = [index for index, at in enumerate(place) if at != number - 1]
-    return _part(whole, rest), _part(whole, mine)
+    return _part(whole, rest, fold=fold), _part(whole, mine, fold=fold)
 
 
-def _part(whole: Dataset, indices: list[int]) -> RandomSubset:
+def _part(whole: Dataset, indices: list[int], *, fold: tuple[int, int] | None = None) -> RandomSubset:
     """Some samples; those of a part are of its whole, so that images are packed once."""
     if isinstance(whole, RandomSubset):
-        return RandomSubset(whole.whole, [whole.indices[index] for index in indices])
-    return RandomSubset(whole, indices)
+        return RandomSubset(whole.whole, [whole.indices[index] for index in indices], fold=fold or whole.fold)
+    return RandomSubset(whole, indices, fold=fold)
 
 
 def _by_stratum(whole: Dataset, seed: int) -> list[list[int]]:

@@ -144,15 +144,38 @@ def first_try(
 def first_try_for(
     data: Dataset, seen: Sampled, changes: Mapping[str, Any], task: TaskConfig, *, device: torch.device
 ) -> FirstTry | None:
-    """The first try of a task with a linear head, unless the caller changes what the model is or learns from."""
-    own = {"options", "image_size", "freeze_until", "lora", "probe"} & changes.keys()
+    """The first try of a task with a linear head, unless the caller changes what the model is or learns from.
+
+    An image size that a linear head could choose may be named.
+    """
+    own = {"options", "freeze_until", "lora", "probe"} & changes.keys()
     if own or not seen.height or not measured() or not task.num_outputs(data.schema):
         return None
     fitted = not OF_TRAINING & {key.split(".")[0] for key in changes}
     classes = [len(target.classes) for target in data.schema.values() if isinstance(target, ClassTarget)]
-    if task.kind == "classify" and len(classes) == 1:
-        return first_try(len(data), classes[0], seen, on_cpu=device.type == "cpu", fitted=fitted)
-    return OTHERS if fitted else None
+    found, one_class = OTHERS if fitted else None, task.kind == "classify" and len(classes) == 1
+    if one_class or (task.kind == "classify" and not fitted):
+        outputs = task.num_outputs(data.schema)
+        found = first_try(len(data), outputs, seen, on_cpu=device.type == "cpu", fitted=fitted)
+        found = found if one_class else found._replace(note=_as_for_one_class(found.setting))
+    size = changes.get("image_size")
+    if found is None or size is None:
+        return found
+    named = any(size in (side, [side, side], (side, side)) for side in own_sizes(found.setting))
+    return found._replace(sizes=()) if named else None
+
+
+def _as_for_one_class(setting: Setting) -> str:
+    """The note on a setting for several labels, which no measured set has."""
+    return (
+        f"no model was named: {setting.about}, as would be for one class an image. docs/first-try.md says how else; "
+        "--model and --from override it"
+    )
+
+
+def own_sizes(setting: Setting) -> tuple[int, ...]:
+    """The image sizes that a linear head may choose from; none where the setting has one size."""
+    return (_OWN_SIZE, *setting.sizes) if setting.sizes else ()
 
 
 def first_try_on(data: Dataset, *, device: torch.device) -> FirstTry | None:

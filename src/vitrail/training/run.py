@@ -186,8 +186,7 @@ def train(
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
-            sized = continues or fold is not None  # models of folds have one size
-            plan = plan if sized else choose_size(plan, world=world, device=where, logs=logs)
+            plan = plan if continues else choose_size(plan, world=world, device=where, logs=logs)
             return train_plan(
                 plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues
             )

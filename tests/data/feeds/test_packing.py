@@ -27,6 +27,14 @@ def no_notice():
         yield
 
 
+def test_parts_of_folds_that_begin_alike_do_not_replace_each_other(tmp_path):
+    whole = Pictures(noise(6))
+    parts = [RandomSubset(whole, rows, fold=(number, 2)) for number, rows in ((1, [0, 2, 3]), (2, [0, 1, 5]))]
+    for part in (*parts, *parts):
+        assert torch.equal(packed(part, tmp_path).images, whole.images[part.indices])
+    assert whole.reads == 6
+
+
 @pytest.mark.usefixtures("no_notice")
 def test_images_of_that_size_are_copied_exactly_and_decoded_once(tmp_path):
     images = noise(40)

@@ -59,7 +59,6 @@ def test_every_image_is_in_the_table_once(done: CrossValidation) -> None:
     assert done.pooled["accuracy"] == pytest.approx(right / 30)
 
 
-@pytest.mark.filterwarnings("ignore:.*is rebuilt:vitrail.errors.Notice")  # the folds of a split share a file
 def test_a_group_may_be_in_the_test_split_that_folds_leave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     photos = make_photos(tmp_path)

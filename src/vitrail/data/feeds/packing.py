@@ -241,6 +241,8 @@ def _counted(packed: Packed, tally: Tally) -> Packed:
 def _file_name(dataset: Dataset, fit: Preprocess) -> str:
     """The same for the same data set before and after a change, so that a stale file is found and replaced."""
     which = "part" if isinstance(dataset, Subset) else "whole"  # either may begin with the same image
+    if isinstance(dataset, RandomSubset) and dataset.fold is not None:
+        which = "part of fold {} of {}".format(*dataset.fold)
     first = dataset.where(0)
     first = str(Path(first).absolute()) if os.sep in first else first  # there may be photos/ in more than one place
     origin = hashlib.sha256(f"{dataset.name}\n{first}\n{which}\n{fit!r}".encode(errors="surrogateescape")).hexdigest()[

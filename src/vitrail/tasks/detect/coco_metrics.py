@@ -1,8 +1,5 @@
 """COCO's average precision of boxes, through pycocotools: over IoU 0.5 to 0.95, by class and by size."""
 
-import contextlib
-import importlib
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -12,12 +9,13 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Targets
-from vitrail.data.targets.boxes_target import AREA, BOX, CLASS, IGNORE, BoxesTarget
-from vitrail.errors import ConfigError, DataError
-from vitrail.tasks.detect.counting import Counted, Image, best_threshold, confusion
+from vitrail.data.targets.boxes_target import CLASS, BoxesTarget
+from vitrail.errors import DataError
+from vitrail.tasks.detect.coco_matches import Matches
+from vitrail.tasks.detect.counting import Array, Image, best_threshold, confusion
+from vitrail.tasks.repeated import Results
 from vitrail.tasks.task import Outputs
 
-Array = np.ndarray[Any, Any]
 _SIZES = ("small", "medium", "large")  # less than 32 x 32 pixels of the original, less than 96 x 96, more
 _MOST = 100  # boxes of an image that count, those with the best scores
 
@@ -45,20 +43,45 @@ class BoxMeter:
         """
         if not self.images:
             raise DataError("no images were evaluated; the data set is empty, or no image was annotated")
-        evaluated = _evaluated(self.images, len(self.classes))
-        counts = Counted.of(self.images)
+        matches = Matches.of(self.images, len(self.classes))
+        return self._of(matches, np.ones(len(self.images), dtype=np.int64)) | {
+            "confusion": confusion(self.images, len(self.classes), self.threshold)
+        }
+
+    def repeated(self, parts: Sequence[Self]) -> Results:
+        """What `compute` says, without confusion, of parts that are merged so many times each; boxes are matched once.
+
+        The size of found boxes in images without true ones is that among all parts.
+        """
+        whole = Matches.of([image for part in parts for image in part.images], len(self.classes))
+        images = [len(part.images) for part in parts]
+
+        def results(times: Sequence[int]) -> Mapping[str, Any]:
+            drawn = np.repeat(np.asarray(times, dtype=np.int64), images)
+            if not drawn.any():
+                raise DataError("no images were drawn")
+            return self._of(whole, drawn)
+
+        return results
+
+    def _of(self, matches: Matches, times: Array) -> dict[str, Any]:
+        """Everything but confusion, of images drawn so many times I."""
+        precision, recall = matches.curves(times)
+        counts = matches.counts(times)
         chosen, best = best_threshold(counts)
         right, said, real = counts.at(self.threshold)
-        return _averages(evaluated) | {
+        return _averages(precision, recall) | {
             "f1": 2 * right / max(said + real, 1),
             "precision_at": right / max(said, 1),
             "recall_at": right / max(real, 1),
             "best_f1": best,
             "threshold": chosen,
-            "images": len(self.images),
+            "images": int(times.sum()),
             "boxes": real,
-            **_by_class(evaluated, self.images, len(self.classes)),
-            "confusion": confusion(self.images, len(self.classes), self.threshold),
+            "ap_of": torch.tensor([_mean(precision[:, :, label, 0]) for label in range(len(self.classes))]),
+            "ap50_of": torch.tensor([_mean(precision[0, :, label, 0]) for label in range(len(self.classes))]),
+            "precision": torch.from_numpy(precision[0, :, :, 0].T.copy()).clamp(min=0),  # K 101
+            "boxes_of": torch.from_numpy(times @ matches.boxes),
         }
 
 
@@ -75,61 +98,13 @@ def images_of(outputs: Outputs, values: Tensor) -> list[Image]:
     return found
 
 
-def _evaluated(images: Sequence[Image], classes: int) -> Any:
-    """Pycocotools' evaluation of all images."""
-    coco, evaluation = _library()
-    scales = _scales(images)
-    true: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
-    for number, (image, scale) in enumerate(zip(images, scales, strict=True), start=1):
-        for row in image.true:
-            one = {"image_id": number, "category_id": int(row[CLASS]), "bbox": _sides(row[BOX] * scale)}
-            crowd = int(row[IGNORE] > 0)
-            true.append(one | {"id": len(true) + 1, "area": float(row[AREA]), "iscrowd": crowd, "ignore": crowd})
-        for box, score, label in zip(image.boxes * scale, image.scores, image.labels, strict=True):
-            sides = _sides(box)
-            one = {"image_id": number, "category_id": int(label), "bbox": sides, "score": float(score)}
-            found.append(one | {"id": len(found) + 1, "area": sides[2] * sides[3], "iscrowd": 0})
-    names = [{"id": number} for number in range(classes)]
-    numbers = [{"id": number} for number in range(1, len(images) + 1)]
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
-        truth, answers = coco(), coco()
-        for one, rows in ((truth, true), (answers, found)):
-            one.dataset = {"images": numbers, "categories": names, "annotations": rows}
-            one.createIndex()
-        made = evaluation(truth, answers, "bbox")
-        made.evaluate()
-        made.accumulate()
-    return made
-
-
-def _scales(images: Sequence[Image]) -> list[float]:
-    """From pixels of the model's input to about those of the original: sizes are counted in these.
-
-    IoU does not change where all boxes of an image are scaled alike. An image without boxes takes the median of others.
-    """
-    ratios = []
-    for image in images:
-        sides = image.true[:, 2:4] - image.true[:, :2]
-        shown = np.maximum(sides.prod(axis=1), 1e-9)
-        ratios.append(float(np.sqrt((image.true[:, AREA] / shown).max())) if len(shown) else math.nan)
-    usual = float(np.nanmedian(ratios)) if not np.isnan(ratios).all() else 1.0
-    return [usual if math.isnan(ratio) or ratio <= 0 else ratio for ratio in ratios]
-
-
-def _sides(box: Array) -> list[float]:
-    left, top, right, bottom = box.tolist()
-    return [left, top, right - left, bottom - top]
-
-
-def _averages(evaluated: Any) -> dict[str, float]:
-    """Means over classes and recalls; a size without boxes has none."""
-    precision, recall = evaluated.eval["precision"], evaluated.eval["recall"]  # T R K A M; T K A M
-    results = {"ap": _mean(precision[:, :, :, 0, -1]), "ap50": _mean(precision[0, :, :, 0, -1])}
-    results |= {"ap75": _mean(precision[5, :, :, 0, -1]), "recall": _mean(recall[:, :, 0, -1])}
+def _averages(precision: Array, recall: Array) -> dict[str, float]:
+    """Means over classes and recalls, of T R K A and T K A; a size without boxes has none."""
+    results = {"ap": _mean(precision[:, :, :, 0]), "ap50": _mean(precision[0, :, :, 0])}
+    results |= {"ap75": _mean(precision[5, :, :, 0]), "recall": _mean(recall[:, :, 0])}
     found = {name: value if math.isfinite(value) else 0.0 for name, value in results.items()}
     for index, size in enumerate(_SIZES, start=1):
-        if math.isfinite(value := _mean(precision[:, :, :, index, -1])):
+        if math.isfinite(value := _mean(precision[:, :, :, index])):
             found[f"ap_{size}"] = value
     return found
 
@@ -137,23 +112,3 @@ def _averages(evaluated: Any) -> dict[str, float]:
 def _mean(values: Array) -> float:
     real = values[values > -1]  # -1: there is no such box
     return float(real.mean()) if real.size else math.nan
-
-
-def _by_class(evaluated: Any, images: Sequence[Image], classes: int) -> dict[str, Tensor]:
-    precision = evaluated.eval["precision"]
-    boxes = np.concatenate([image.true for image in images])
-    counts = np.bincount(boxes[boxes[:, IGNORE] == 0][:, CLASS].astype(int), minlength=classes)
-    return {
-        "ap_of": torch.tensor([_mean(precision[:, :, label, 0, -1]) for label in range(classes)]),
-        "ap50_of": torch.tensor([_mean(precision[0, :, label, 0, -1]) for label in range(classes)]),
-        "precision": torch.from_numpy(precision[0, :, :, 0, -1].T.copy()).clamp(min=0),  # K 101
-        "boxes_of": torch.from_numpy(counts),
-    }
-
-
-def _library() -> tuple[Any, Any]:
-    try:
-        coco, evaluation = (importlib.import_module(f"pycocotools.{name}") for name in ("coco", "cocoeval"))
-    except ImportError as error:
-        raise ConfigError("average precision needs pycocotools: pip install pycocotools") from error
-    return coco.COCO, evaluation.COCOeval

@@ -1,6 +1,7 @@
 """The metrics of many tasks: those of each, and the mean of what each is chosen by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -10,6 +11,7 @@ from vitrail.data.dataset import Targets
 from vitrail.data.targets import Schema
 from vitrail.errors import DataError
 from vitrail.tasks.many.many_names import joined, part_of
+from vitrail.tasks.repeated import Results, repeated
 from vitrail.tasks.task import Meter, Outputs, Task
 
 SCORE = "score"
@@ -70,11 +72,24 @@ class ManyMeter:
 
         A metric of which less is better counts with a minus.
         """
+        return self._joined({name: meter.compute for name, meter in self.meters.items()}, self.images)
+
+    def repeated(self, parts: Sequence[Self]) -> Results:
+        """What `compute` gives of parts merged so many times each."""
+        by_task = {name: repeated(meter, [part.meters[name] for part in parts]) for name, meter in self.meters.items()}
+
+        def results(times: Sequence[int]) -> Mapping[str, Any]:
+            images = sum(count * part.images for count, part in zip(times, parts, strict=True))
+            return self._joined({name: partial(of_task, times) for name, of_task in by_task.items()}, images)
+
+        return results
+
+    def _joined(self, compute: Mapping[str, Callable[[], Mapping[str, Any]]], images: int) -> Mapping[str, Any]:
         found: dict[str, Mapping[str, Any]] = {}
-        for name, meter in self.meters.items():
+        for name, computed in compute.items():
             try:
-                found[name] = meter.compute()
+                found[name] = computed()
             except DataError as error:
                 raise DataError(f"task {name!r}: {error}") from error
         best: Sequence[float] = [self.signs[name] * float(found[name][metric]) for name, metric in self.best.items()]
-        return {SCORE: sum(best) / len(best), "images": self.images, **joined(found)}
+        return {SCORE: sum(best) / len(best), "images": images, **joined(found)}

@@ -19,8 +19,9 @@ from vitrail.data.dataset import Splits
 from vitrail.errors import CheckpointError, ConfigError, TrainingError
 from vitrail.files import write_json
 from vitrail.hardware import device as choose_device
-from vitrail.runs.record import Result
+from vitrail.runs.record import Record, Result
 from vitrail.strict_json import read_json
+from vitrail.training.first_try import SETTINGS, own_sizes
 from vitrail.training.folds.ensemble import write_ensemble
 from vitrail.training.folds.folds_report import CrossValidation
 from vitrail.training.folds.out_of_fold import pool, predict_fold, scores, write_table
@@ -68,6 +69,7 @@ def train_folds(
         tell(f"fold {number} of {count}: {fold_folder}")
         started = any((fold_folder / "checkpoints").glob("step-*"))
         given = {} if started else {"data": setup["data"], "fold": (number, count), **setup["options"]}
+        given |= _size_of_first(path / "fold-1") if given and number > 1 else {}
         train(folder=fold_folder, resume=started, device=where, silent=silent, **given)
     done = tuple(predict_fold(path / f"fold-{number}", number, where) for number in range(1, count + 1))
     pooled = pool(done)
@@ -76,6 +78,14 @@ def train_folds(
     return CrossValidation(
         folder=path, folds=done, pooled=pooled, scores=tuple(scores(done, pooled)), ensemble=ensemble
     )
+
+
+def _size_of_first(folder: Path) -> dict[str, Any]:
+    """The image size of a linear head that the first fold has chosen: an ensemble needs one size."""
+    record = Record.read(folder)
+    (height, width), heads = record.preprocess.image_size, [one for one in SETTINGS.values() if one.sizes]
+    chosen = any(record.start == one.start and height in own_sizes(one) for one in heads)
+    return {"image_size": height} if chosen and record.recipe.get("probe") and height == width else {}
 
 
 def _refuse_processes() -> None:
