@@ -108,7 +108,7 @@ def compare(
     label: str | Sequence[str] | None = None,
     resamples: int | None = None,
     device: str | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
 ) -> "Comparison":
     """Runs of one task on the same images: settings that differ, whether the difference is real, and what each costs.
 
