@@ -126,5 +126,10 @@ class Staged(Backbone):
 
 
 def _channels_last(images: Tensor) -> Tensor:
-    """Images in the memory layout that convolutions are fastest in; the compiler chooses its own."""
-    return images if torch.compiler.is_compiling() else images.contiguous(memory_format=torch.channels_last)
+    """Images in the memory layout that convolutions of a GPU are fastest in; the compiler chooses its own.
+
+    On a CPU it is as much as 1.5 times as fast, too, but oneDNN crashed or was wrong with some depth-wise convolutions.
+    """
+    if not images.is_cuda or torch.compiler.is_compiling():
+        return images
+    return images.contiguous(memory_format=torch.channels_last)

@@ -14,6 +14,7 @@ from vitrail.data.sources.folder import SPLIT_NAMES, Scan
 from vitrail.data.targets.boxes_target import Box
 from vitrail.errors import DataError, listed
 from vitrail.files import is_file, open_regular, read_text
+from vitrail.strict_json import to_json
 
 LIMIT = 1 << 30  # bytes of a file; the boxes of COCO's training images take 450 MB
 _KEYS = ("images", "annotations", "categories")
@@ -161,7 +162,7 @@ def _problem(entry: Mapping[str, Any], split: _Split) -> tuple[str, str] | None:
     if not isinstance(category, int | str) or category not in split.categories:
         return "Unknown categories, left out", f"there is no category with the id {category!r}"
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        return "Annotations without a box, left out", f"bbox is {json.dumps(box)[:60]}; expected [x, y, width, height]"
+        return "Annotations without a box, left out", f"bbox is {to_json(box)[:60]}; expected [x, y, width, height]"
     return None
 
 

@@ -271,7 +271,11 @@ class Many(Task):
             if not asked:
                 return own + part.explain_target(part_of(outputs, task), None)
             if not asked.isdecimal() or int(asked) >= len(part.output_names):
-                return part.explain_target(part_of(outputs, task), asked)  # which says what it has
+                try:
+                    return part.explain_target(part_of(outputs, task), asked)
+                except ConfigError as error:  # it says what the task has
+                    hint = f"name an output with its task, such as {self.output_names[own]!r}"
+                    raise ConfigError(f"{error}; {hint}") from error
             name = self.output_names[own + int(asked)]
         return super().explain_target(outputs, name)
 
