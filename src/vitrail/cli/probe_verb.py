@@ -27,9 +27,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="fit a linear head to the features of the last layer and write a run: a model that predicts, in seconds",
     )  # fmt: skip
     verb.add_argument("--val", metavar="SHARE", type=float, help="with --fit: the share of images to validate on")
-    verb.add_argument(
-        "--batch-size", type=int, help="images at once (default: 256; on a CPU 4 to 64; with --fit: 16)"
-    )
+    verb.add_argument("--batch-size", type=int, help="images at once (default: 256; on a CPU 4 to 64; with --fit: 16)")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument(
