@@ -47,7 +47,7 @@ def test_parts_of_an_evaluation_join_and_the_mode_stays() -> None:
 
 
 class Waits(TorchDispatchMode):
-    """Notes operators that wait for the device: a GPU cannot record them."""
+    """Notes operators that read a number from the device, which a GPU cannot record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def subjects() -> dict[str, nn.Module]:
 
 
 @pytest.mark.parametrize("name", ["vit", "cnn", "subspace"])
-def test_a_step_never_waits_for_the_device(name: str) -> None:
+def test_forward_and_backward_never_read_a_number(name: str) -> None:
     model = subjects()[name].train()
     with Waits() as waits:
         loss = nn.functional.cross_entropy(model(torch.rand(4, 1, 8, 8)), torch.tensor([0, 1, 2, 0]))

@@ -1,4 +1,4 @@
-"""Maps resized by bilinear interpolation, in a form whose gradient is fast in 16 bits on a GPU."""
+"""Maps resized by bilinear interpolation, in a form whose gradient is fast on a GPU."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,9 @@ from torch import Tensor
 def resized(maps: Tensor, size: Sequence[int]) -> Tensor:
     """Bilinear, the edges of both maps in the same place: B D h w -> B D *size.
 
-    The gradient of torch's operator adds numbers of 16 bits one by one; that of two matrix products does not. Where
-    gradients are wanted these are used, whose weights and first product are rounded to 16 bits, too.
+    The gradient of torch's operator adds numbers one by one; that of two matrix products does not. Where gradients are
+    wanted on a GPU these are used. Their weights and first product are rounded as the maps are, those of 32 bits to
+    TF32 where torch may.
     """
     height, width = size
     learns = maps.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()

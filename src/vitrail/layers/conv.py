@@ -2,11 +2,22 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.layers.fuse import Fusable, fold_batch_norm
 from vitrail.layers.patch import Grid
 from vitrail.layers.residual import DropPath
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Images in the memory layout that convolutions of a GPU are fastest in; the compiler chooses its own.
+
+    On a CPU oneDNN crashed with it, or was wrong, in the tests of FastViT, SegFormer and Deformable DETR.
+    """
+    if not images.is_cuda or torch.compiler.is_compiling():
+        return images
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def coarsened(size: Grid, stride: int) -> Grid:

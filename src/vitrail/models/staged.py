@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Count, Rate
 from vitrail.errors import ConfigError
+from vitrail.layers.conv import channels_last
 from vitrail.layers.patch import Grid
 from vitrail.layers.pool import MeanPool
 from vitrail.layers.stage import Stage, State, no_prefix, to_tokens
@@ -80,7 +81,7 @@ class Staged(Backbone):
     def features(self, images: Tensor) -> Features:
         """Images B C H W -> Features; only the last level is normalised."""
         self.check(images)
-        maps, levels = self.stem(_channels_last(images)), []
+        maps, levels = self.stem(channels_last(images)), []
         prefix = no_prefix(maps)
         for stage in self.stages:
             maps, prefix = stage(maps, prefix, self.run)
@@ -99,7 +100,7 @@ class Staged(Backbone):
         selected, index = self.chosen(layers), 0
         found: dict[int, Features] = {}  # not dict[int, Features](), which torch.compile cannot trace
         levels: list[Tensor] = []
-        maps = self.stem(_channels_last(images))
+        maps = self.stem(channels_last(images))
         prefix = no_prefix(maps)
         for stage in cast("Iterable[Stage]", self.stages):
             state: State = stage.receive(maps, prefix)
@@ -123,13 +124,3 @@ class Staged(Backbone):
     def pooled(self, features: Features) -> Tensor:
         """Features -> the vector B D that the head reads."""
         return self.pool(features.prefix, features.patches)
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    """Images in the memory layout that convolutions of a GPU are fastest in; the compiler chooses its own.
-
-    On a CPU it is as much as 1.5 times as fast, too, but oneDNN crashed or was wrong with some depth-wise convolutions.
-    """
-    if not images.is_cuda or torch.compiler.is_compiling():
-        return images
-    return images.contiguous(memory_format=torch.channels_last)

@@ -115,7 +115,7 @@ def read_features(
     vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
     for batch in feed.epoch(0):
         inputs = prepare(batch.images)
-        inputs = (inputs.flip(-1) if mirror else inputs).contiguous(memory_format=torch.channels_last)
+        inputs = (inputs.flip(-1) if mirror else inputs).contiguous(memory_format=torch.channels_last)  # also on a CPU
         vectors.append(model.pooled(model.features(inputs)).float().cpu())
         for name, values in batch.targets.items():
             targets.setdefault(name, []).append(values.cpu())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Count, CountFromZero, Rate
 from vitrail.layers.bilinear import resized
-from vitrail.layers.conv import ConvNorm
+from vitrail.layers.conv import ConvNorm, channels_last
 from vitrail.models.backbone import Backbone, Features
 from vitrail.models.heads.segmenter import Segmenter, SegmenterConfig
 
@@ -50,13 +50,9 @@ class UNet(Segmenter):
     def read(self, backbone: Backbone, images: Tensor) -> Features:
         """The features of the backbone, whose first level is then that of the detail branch."""
         features = backbone.features(images)
-        return (
-            features
-            if self.detail is None
-            else features._replace(
-                pyramid=(self.detail(images.contiguous(memory_format=torch.channels_last)), *features.pyramid)
-            )
-        )
+        if self.detail is None:
+            return features
+        return features._replace(pyramid=(self.detail(channels_last(images)), *features.pyramid))
 
     def forward(self, features: Features) -> Tensor:
         """B K h w at the resolution of the finest level."""

@@ -86,7 +86,7 @@ def predict_fold(folder: Path, number: int, device: torch.device) -> Fold:
     images = open_images(data, stored_as(data, model.preprocess, cropped=False))
     fitted = images.prepare(model.preprocess) == model.preprocess.normalise
     fold = Fold(number, model, data)
-    size = at_once(device, model.preprocess.image_size)
+    size = at_once(device, model.preprocess.image_size, most=128)
     for batch in make_feed(images, batch_size=size, seed=0, shuffle=False, device=device).epoch(0):
         outputs = model.outputs(batch.images if fitted else model.preprocess.fit(batch.images)[0])
         made, truths = ({name: one.cpu() for name, one in some.items()} for some in (outputs, batch.targets))

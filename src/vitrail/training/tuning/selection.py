@@ -29,9 +29,8 @@ Scores = Mapping[str, float]
 def parted_scores(run: Run) -> tuple[tuple[Scores, Scores], ...]:
     """What a trial is chosen by, on each part of the validation images, and on all others; groups stay whole."""
     images, task, groups = run.packs.val, run.task, run.plan.data.val.groups
-    feed = make_feed(
-        images, batch_size=at_once(run.device, run.preprocess.image_size), seed=0, shuffle=False, device=run.device
-    )
+    size = at_once(run.device, run.preprocess.image_size, most=64)
+    feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=run.device)
     fitted = images.prepare(run.preprocess) == run.preprocess.normalise
     meters, counts = dict[int, Meter](), Counter[int]()
     for batch in feed.epoch(0):
