@@ -225,3 +225,27 @@ def test_mistakes_are_one_sentence(words: list[str], word: str, capsys: pytest.C
 def test_bench_of_models_needs_names(capsys):
     assert main(["bench", "train"]) == 2
     assert "names" in capsys.readouterr().err
+
+
+def test_bench_of_models_is_one_document_for_all_batches(capsys, monkeypatch):
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    words = [
+        "vit32_small",
+        "--image-size",
+        "8",
+        "--batches",
+        "1,2",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    assert main(["bench", "infer", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [part["title"].rsplit(" ", 1)[1] for part in found["sections"]] == ["1", "2"]
+    assert threads == [1]
+    assert main(["bench", "infer", "vit32_small", "--threads", "1,2"]) == 2
+    assert "threads" in capsys.readouterr().err

@@ -148,19 +148,30 @@ def bench(options: argparse.Namespace) -> None:
 
 def _bench_models(options: argparse.Namespace) -> None:
     """The speed of named models."""
+    import torch  # noqa: PLC0415
+
     from vitrail.profiling.model_speed import SpeedConfig, measure_speed  # noqa: PLC0415
+    from vitrail.report import Group, Report  # noqa: PLC0415
 
     mode, *names = options.what
     if not names:
         raise ConfigError(f"bench {mode} needs the names of models, such as vit_small_patch16")
+    threads = _numbers(options.threads, "--threads")
+    if len(threads) > 1:
+        raise ConfigError(f"bench {mode} takes one number of threads, not {options.threads}")
+    if threads:
+        torch.set_num_threads(threads[0])
+    found = {}
     for batch in _numbers(options.batches or "16", "--batches"):
         config = SpeedConfig(
             mode=mode, batch=batch, image_size=options.image_size, precision=options.precision, compile=options.compile,
             rounds=options.rounds, peers=options.peers,
         )  # fmt: skip
         with busy(f"measuring {len(names)} models in turns"):
-            found = measure_speed(names, config, device=options.device)
-        show_report(found, options)
+            found[batch] = measure_speed(names, config, device=options.device)
+    groups = tuple(Group(f"{one.title}, batch {batch}", one.sections) for batch, one in found.items())
+    (first, *_) = found.values()
+    show_report(first if len(found) == 1 else Report(f"Speed of {', '.join(names)}", groups), options)
 
 
 def answers(
