@@ -229,21 +229,9 @@ def test_bench_of_models_needs_names(capsys):
 
 def test_bench_of_models_is_one_document_for_all_batches(capsys, monkeypatch):
     threads: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    words = [
-        "vit32_small",
-        "--image-size",
-        "8",
-        "--batches",
-        "1,2",
-        "--rounds",
-        "1",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    assert main(["bench", "infer", *words, "--json"]) == 0
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    words = ["vit32_small", "--image-size", "8", "--batches", "1,2", "--rounds", "1", "--threads", "1"]
+    assert main(["bench", "infer", *words, "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [part["title"].rsplit(" ", 1)[1] for part in found["sections"]] == ["1", "2"]
     assert threads == [1]
