@@ -11,6 +11,8 @@ from support.shipped import trained
 
 import vitrail
 from vitrail.cli import main
+from vitrail.data.sources.opening import survey
+from vitrail.errors import ConfigError
 from vitrail.packaged import samples
 from vitrail.report import Report
 
@@ -86,6 +88,17 @@ def test_doctor_is_titled_after_what_was_named(photos: Path) -> None:
     assert repr(vitrail.verify()) == "Verification(packaged: run, whole)"
     assert report.title == f"Audit of {photos}"
     assert len(repr(report)) < 250
+
+
+def test_doctor_takes_a_title_and_splits_that_were_made_already(photos: Path) -> None:
+    assert vitrail.doctor(photos, title="cats").title == "Audit of cats"
+    splits = survey(photos)
+    report = vitrail.doctor(splits)
+    assert report.title == f"Audit of {splits.train.name}"
+    assert report["Sizes"] == vitrail.doctor(photos)["Sizes"]
+    assert vitrail.doctor(splits, title="cats").title == "Audit of cats"
+    with pytest.raises(ConfigError, match="seed"):
+        vitrail.doctor(splits, seed=1)
 
 
 def test_columns_are_named_by_a_text_or_a_list(photos: Path, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.config import split_names
-from vitrail.errors import BrokenImage, Notice, Unsupported
+from vitrail.errors import BrokenImage, ConfigError, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
     from vitrail.advice.advise import Advice
     from vitrail.comparison.compare import Comparison
-    from vitrail.data.dataset import Dataset
+    from vitrail.data.dataset import Dataset, Splits
     from vitrail.deploy.artefact.engine import Engine
     from vitrail.deploy.artefact.ship import Shipped
     from vitrail.deploy.bench import Bench
@@ -245,23 +245,37 @@ def open_explainer(path: str) -> Any:
 
 
 def doctor(
-    data: str | Path, *, label: str | Sequence[str] | None = None, preview: str | Path | None = None, **options: Any
+    data: "Splits | str | Path",
+    *,
+    label: str | Sequence[str] | None = None,
+    preview: str | Path | None = None,
+    **options: Any,
 ) -> "Report":
     """An audit of data before training: broken files, duplicates, uneven or suspicious targets.
 
-    `preview` names an HTML page to write: pictures with their boxes, masks or depth.
+    `preview` names an HTML page to write: pictures with their boxes, masks or depth. `title` names the data in the
+    report.
     """
     from vitrail.data.audit.doctor import examine  # noqa: PLC0415
     from vitrail.data.audit.preview import preview as draw  # noqa: PLC0415
+    from vitrail.data.dataset import Splits  # noqa: PLC0415
     from vitrail.data.sources.opening import survey  # noqa: PLC0415
     from vitrail.data.sources.table import Wanted  # noqa: PLC0415
 
     columns = split_names(label)
-    chosen = {name: options.pop(name) for name in ("val", "seed") if name in options}
-    splits = survey(data, wanted=options.pop("wanted", Wanted(columns, several=not columns)), **chosen)
+    chosen = {name: options.pop(name) for name in ("val", "seed", "wanted") if name in options}
+    if isinstance(data, Splits):
+        if named := [*(["label"] if columns else []), *chosen]:
+            raise ConfigError(
+                f"{' and '.join(named)} cannot be used with splits that were made already; give the name of the data"
+            )
+        splits = data
+    else:
+        splits = survey(data, **{"wanted": Wanted(columns, several=not columns), **chosen})
+        options = {"title": str(data), **options}
     if preview is not None:
         draw(splits).to_html(preview)
-    return examine(splits, title=str(data), **options)
+    return examine(splits, **options)
 
 
 def verify(path: str | Path = PACKAGED, *, accept: bool = False) -> "Verification":

@@ -49,6 +49,12 @@ def test_what_is_not_a_sampling(text: str) -> None:
         read_sampling(text)
 
 
+@pytest.mark.parametrize("text", ["balanced:", "balanced: "])
+def test_a_colon_without_a_number_is_told_what_is_allowed(text: str) -> None:
+    with pytest.raises(ConfigError, match="allowed"):
+        read_sampling(text)
+
+
 def test_they_join_the_changes_to_a_recipe() -> None:
     options = Namespace(sampling="balanced", goal="f1")
     found = with_uneven({"task": {"kind": "classify"}, "epochs": 3}, options)

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from support.hub import NEW, Hub, contents, run_script, serving
-from support.small_data import photos, split
+from support.small_data import Made, photos, split
 
 import vitrail
+from vitrail.data.dataset import Batch, Splits
+from vitrail.data.targets.boxes_target import Box, BoxesTarget
 from vitrail.errors import CheckpointError, HeadNotice
 from vitrail.models.checkpoint.hub import card_licence
 from vitrail.packaged import NAME as PACKAGED
@@ -104,6 +106,22 @@ def test_small_images_start_from_the_packaged_network_with_a_small_head(monkeypa
     with pytest.warns(HeadNotice, match="left out"):
         plan = make_plan("scenes:24:48x48", task="depth", start="auto")
     assert (plan.start, plan.task.head.dim) == (PACKAGED, 128)  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore::vitrail.errors.Notice")
+@pytest.mark.parametrize(("pixels", "most", "expected"), [(24, 350, 36), (48, 350, 36), (24, 2, 32)])
+def test_small_images_are_large_enough_for_the_queries(pixels: int, most: int, expected: int) -> None:
+    every = [[Box((1, 1, 9 + number % 9, 9), "cell") for number in range(most)] for _ in range(8)]
+    target, values = BoxesTarget.of(every, ("cell",))
+    data = Made(photos(8, size=pixels).array, {"boxes": values}, {"boxes": target})
+    plan = make_plan(Splits(data, data, None, ()), start="auto")
+    assert (plan.start, plan.preprocess.image_size) == (PACKAGED, (expected, expected))
+    task = plan.build_task().train()
+    task.loss(Batch(torch.rand(2, 3, expected, expected), {"boxes": values[:2]}, torch.arange(2)))  # it has the tokens
+
+
+def test_the_packaged_network_for_small_images_has_the_size_that_is_reckoned_with() -> None:
+    assert vitrail.open(PACKAGED).preprocess.image_size == public._SIZE_OF_PACKAGED
 
 
 def test_who_says_how_to_train_gets_no_linear_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def with_uneven(changes: dict[str, Any], options: argparse.Namespace) -> dict[st
 def read_sampling(text: str) -> dict[str, Any]:
     """`balanced` or `balanced:POWER` as keys of a recipe."""
     kind, colon, power = text.partition(":")
-    if kind not in {"balanced", "shuffled"} or (colon and kind == "shuffled"):
+    if kind not in {"balanced", "shuffled"} or (colon and (kind == "shuffled" or not power.strip())):
         raise ConfigError(
             f"--sampling {text} is not a way to draw images; allowed: balanced, balanced:0.5 (a number from 0 to 1), "
             "and shuffled, which is the default"

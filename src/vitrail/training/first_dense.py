@@ -46,12 +46,13 @@ RECIPE: Mapping[str, Any] = {
 
 
 class FirstDense(NamedTuple):
-    """Weights to start from, changes to the recipe of fine-tuning, options of the task, and what that is in words."""
+    """Weights to start from, changes to the recipe, options of the task, that in words, and queries of a detector."""
 
     start: str | None  # None for a new model
     changes: Mapping[str, Any]
     task: Mapping[str, Any]
     about: str
+    queries: int = 0
 
     @property
     def note(self) -> str:
@@ -85,11 +86,11 @@ def first_dense(
     queries = _queries(data) if "detect" in heads else 0
     if max(seen.height, seen.width) <= SMALL:
         about = f"a new {FOR_SMALL} with {'a ' * (len(heads) == 1)}small {named}"
-        return FirstDense(None, _enlarged(seen, queries), options, about)
+        return FirstDense(None, enlarged(size_for_small(seen), queries), options, about, queries)
     size = _size(seen, queries, device)
     epochs = max(_LEAST_EPOCHS, math.ceil(_IMAGES_SEEN / max(len(data), 1)))
     about = f"starts from {PHOTOS} with a small {named} at {size[0]} x {size[1]}"
-    return FirstDense(PHOTOS, {**RECIPE, "image_size": size, "epochs": epochs}, options, about)
+    return FirstDense(PHOTOS, {**RECIPE, "image_size": size, "epochs": epochs}, options, about, queries)
 
 
 def first_dense_on(data: Dataset, *, device: torch.device) -> FirstDense | None:
@@ -154,9 +155,8 @@ def _size(seen: Sampled, queries: int, device: torch.device) -> tuple[int, int]:
     return _with_tokens((height, width), queries, _STEP, _STRIDES)
 
 
-def _enlarged(seen: Sampled, queries: int) -> dict[str, Any]:
-    """A larger size of the images, where a new model for small ones would have fewer tokens than there are queries."""
-    own = size_for_small(seen)
+def enlarged(own: tuple[int, int], queries: int) -> dict[str, Any]:
+    """A larger size of small images, where a network for these would have fewer tokens than there are queries."""
     size = _with_tokens(own, queries, _PATCH, _STRIDES_OF_SMALL)
     return {} if size == own else {"image_size": size}
 

@@ -19,10 +19,11 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
     The features of all sizes stay in the cache, so that the run that follows reads none again. Validation and test
     images have no part in it.
     """
-    if not plan.sizes or world.size > 1 or len(plan.data.train) < LEAST_FOR_FOLDS:
+    sizes = size_choices(plan)
+    if not sizes or world.size > 1:
         return plan
     losses = dict[int, tuple[float, Plan]]()
-    for size in (plan.preprocess.image_size[0], *plan.sizes):
+    for size in sizes:
         one, packs = prepare_data(resized(plan, size), world, logs)
         task = one.build_task().to(device)
         known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
@@ -33,6 +34,12 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
     note = f"folds of the training images chose {best} x {best} pixels (loss {said})"
     chosen = losses[best][1]
     return replace(chosen, notes=(*chosen.notes, note))
+
+
+def size_choices(plan: Plan) -> tuple[int, ...]:
+    """The image sizes to choose from, that of the plan first; none where it is fixed, or there are too few images."""
+    enough = len(plan.data.train) >= LEAST_FOR_FOLDS
+    return (plan.preprocess.image_size[0], *plan.sizes) if plan.sizes and enough else ()
 
 
 def resized(plan: Plan, size: int) -> Plan:

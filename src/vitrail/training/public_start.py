@@ -11,13 +11,14 @@ from vitrail.models.checkpoint.hub import locate
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.packaged import PHOTOS
 from vitrail.tasks.task import TaskConfig
-from vitrail.training.first_dense import first_dense
+from vitrail.training.first_dense import enlarged, first_dense
 from vitrail.training.first_model import SMALL, Sampled
 from vitrail.training.first_try import OF_TRAINING, first_try_for
 
 AUTO = "auto"  # a folder of that name is ./auto
 RECOMMENDED = "hf-hub:facebook/dinov2-small"  # ViT-S/14, 22 M parameters, self-supervised on 142 M photographs
 _SIZE = 224  # pixels: its own 518 cost six times as much
+_SIZE_OF_PACKAGED = (32, 32)  # pixels, of the network for small images
 _OWN_WAY = {"freeze_until", "lora", "options", "probe", "fit_head"}
 
 
@@ -51,8 +52,10 @@ def public_start(
         note = f"--from auto: {why}; {first.note}"
         return PublicStart(first.setting.start, first.setting.changes, note, sizes=first.sizes)
     start = PACKAGED if small else PHOTOS
-    options = {} if dense is None else dense.task
-    return PublicStart(start, head, f"--from auto: {why}; starts from {start}", options)
+    note = f"--from auto: {why}; starts from {start}"
+    if dense is None:
+        return PublicStart(start, head, note)
+    return PublicStart(start, {**head, **enlarged(_SIZE_OF_PACKAGED, dense.queries)}, note, dense.task)
 
 
 def _missing() -> str | None:

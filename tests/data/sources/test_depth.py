@@ -5,9 +5,11 @@ import pytest
 from PIL import Image
 from support.annotated import SIZE, depth, masks
 
+from vitrail.data.audit.doctor import examine
 from vitrail.data.sources.opening import find, open_data
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import DataError
+from vitrail.training.run import train
 
 
 def first(found):
@@ -76,14 +78,31 @@ def test_a_damaged_depth_map_is_named_and_left_out(tmp_path, suffix):
         open_data(tmp_path)
 
 
-def test_a_depth_map_that_ends_too_early_is_named_and_left_out(tmp_path):
+def test_a_depth_map_that_ends_too_early_is_named_by_the_audit_and_by_training(tmp_path, monkeypatch):
     depth(tmp_path)
     noise = np.random.default_rng(0).integers(1, 60000, SIZE[::-1], np.uint16)
     Image.fromarray(noise).save(file := tmp_path / "depth" / "1.png")
     file.write_bytes(file.read_bytes()[:600])  # the header is all right
+    splits = open_data(tmp_path)
+    assert not splits.findings.serious
+    (row,) = examine(splits)["Faults"].rows
+    assert "depth/1.png" in row["problem"]
+    assert "truncated" in row["problem"]
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"depth/1\.png"):
+        train(splits, model="vit32_small", folder=tmp_path / "run", device="cpu", silent=True, image_size=16, epochs=1)
+
+
+def test_opening_decodes_no_png(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrail.data.sources.depth.read_depth", lambda *_: pytest.fail("it was decoded"))
+    assert len(find(depth(tmp_path)).train) == 4
+
+
+def test_a_picture_in_colours_is_no_depth_map(tmp_path):
+    depth(tmp_path)
+    Image.new("RGB", SIZE).save(tmp_path / "depth" / "1.png")
     (finding,) = find(tmp_path).findings.serious
-    assert finding.file.endswith("depth/1.png")
-    assert "truncated" in finding.problem
+    assert "colours" in finding.problem
 
 
 def test_a_depth_map_of_another_size_is_named_and_left_out(tmp_path):

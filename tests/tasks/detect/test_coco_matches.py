@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.boxes_found import found_boxes
 
+from vitrail.data.targets.boxes_target import IGNORE
 from vitrail.errors import DataError
 from vitrail.tasks.detect.coco_matches import Matches, evaluated
 from vitrail.tasks.detect.coco_metrics import BoxMeter
@@ -44,6 +45,16 @@ def test_each_image_once_is_pycocotools_to_the_last_bit(seed):
     for ours, theirs in zip(found, curves_of_pycocotools(images), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert (found[0] == -1).any(), "no eel of some size"
+
+
+def test_ties_crowds_and_more_boxes_than_are_read_are_pycocotools_to_the_last_bit():
+    images = [one._replace(scores=one.scores.round(1)) for one in found_boxes(10, most=130)]
+    for image in images[::2]:
+        image.true[::4, IGNORE] = 1
+    assert all(len(image.scores) > 100 for image in images)
+    found = Matches.of(images, len(CLASSES)).curves(np.ones(10, dtype=np.int64))
+    for ours, theirs in zip(found, curves_of_pycocotools(images), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_copies_of_images_are_pycocotools_of_the_copies():

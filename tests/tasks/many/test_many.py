@@ -228,6 +228,15 @@ def test_an_output_is_explained_by_its_task_and_name_or_number(asked: str, name:
             task.explain_target(outputs, wrong)
 
 
+def test_a_name_that_only_the_task_knows_is_one_of_its_own_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, images = many().eval(), batch(1).images
+    with torch.no_grad():
+        outputs = task.outputs(images)
+    monkeypatch.setattr(task.tasks["segment"], "explain_target", lambda *_: torch.tensor([1]))
+    (index,) = task.explain_target(outputs, "segment:another name").tolist()
+    assert task.output_names[index] == "segment:right"
+
+
 def test_answers_in_layers() -> None:
     task = many().eval()
     task.load_state({"detect": {"threshold": 0.0}})

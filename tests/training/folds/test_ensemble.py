@@ -1,5 +1,6 @@
 """The ensemble of folds: one run's folder for all tools, the mean of its members, and one ONNX file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vitrail.deploy.artefact.card import Card
 from vitrail.deploy.artefact.engine import servable
 from vitrail.deploy.artefact.export import to_program, write_onnx
 from vitrail.deploy.artefact.opening import open_engine
-from vitrail.errors import Unsupported
+from vitrail.errors import DataError, Unsupported
 from vitrail.models.checkpoint.vitrail import describe_model
 from vitrail.runs.record import Record
 from vitrail.runs.trained import TrainedModel, open_model
@@ -76,6 +77,17 @@ def test_it_answers_with_the_mean_of_its_members(tmp_path: Path, multi_label: bo
     assert sum(parameter.numel() for parameter in model.task.parameters()) == 3 * count
     assert "an ensemble of 3" in model.about
     assert "out-of-fold" in model.about
+
+
+@pytest.mark.parametrize("group", [None, "hash"])
+def test_data_that_cannot_be_opened_any_more_are_an_error(tmp_path: Path, group: str | None) -> None:
+    folds = [made_fold(number, multi_label=False) for number in range(2)]
+    record = folds[0].model.record
+    assert isinstance(record, Record)
+    gone = replace(record, source=str(tmp_path / "gone"), wanted=record.wanted._replace(group=group))
+    folds[0].model = replace(folds[0].model, record=gone)
+    with pytest.raises(DataError, match="gone"):
+        write_ensemble(tmp_path, folds, pool(folds))
 
 
 def test_it_takes_its_decision_from_all_folds_together(tmp_path: Path) -> None:

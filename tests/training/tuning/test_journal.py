@@ -16,6 +16,7 @@ from vitrail.training.tuning.journal import FILE, Journal, Trial, is_tuned, over
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "run", {"data": "photos", "options": {"lr": 1}}, Budget("steps", 100, spent=40))
     journal.brackets.append([Rung(3, 10.0), Rung(1, 30.0)])
+    journal.size = 256
     started = Trial(key="a", number=1, about="the default", traits={"method": "x"}, state="started", epochs=3)
     journal.keep(started)
     done = over(started, metrics={"accuracy": 0.5, "f1": math.nan}, parts=(({"f1": math.nan}, {"f1": 0.2}),) * 2)
@@ -24,6 +25,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     again = Journal.read(tmp_path / "run")
     assert is_tuned(tmp_path / "run")
     assert (again.setup, again.brackets, again.budget.left) == (journal.setup, journal.brackets, 60)
+    assert again.size == 256
     assert [trial.key for trial in again.scored] == ["a"]
     assert math.isnan(again.trials["a"].metrics["f1"])
     assert again.trials["a"].parts[1][1] == {"f1": 0.2}
@@ -60,7 +62,13 @@ def test_a_value_of_another_type_is_damage(tmp_path: Path, change: dict[str, Any
     whole |= {"chosen": None, "brackets": [[[1, 9.0]]], "trials": [TRIAL]}
     (tmp_path / FILE).write_text(json.dumps(whole))
     assert Journal.read(tmp_path).next_number() == 2
-    for wrong in ({"trials": [TRIAL | change]}, {"chosen": 7}, {"chosen": []}, {"brackets": [[["a", "b"]]]}):
+    for wrong in (
+        {"trials": [TRIAL | change]},
+        {"chosen": 7},
+        {"chosen": []},
+        {"brackets": [[["a", "b"]]]},
+        {"size": "x"},
+    ):
         (tmp_path / FILE).write_text(json.dumps(whole | wrong))
         with pytest.raises(TrainingError, match="damaged"):
             Journal.read(tmp_path)

@@ -21,6 +21,7 @@ from vitrail.training.plan import Plan, make_plan
 from vitrail.training.probe_size import resized
 from vitrail.training.tuning import Tuned, tune
 from vitrail.training.tuning.journal import FILE, Journal
+from vitrail.training.tuning.pilot import Pace
 
 CASES = [
     ("regress", "numbers"), ("detect", "boxes"), ("mae", UNLABELLED),
@@ -120,15 +121,34 @@ def test_the_default_has_the_size_that_train_would_choose(tmp_path: Path, monkey
     monkeypatch.setattr("vitrail.training.first_try.measured", measured)
     monkeypatch.setattr("vitrail.training.first_try.SMALL", 8)
     asked: list[Plan] = []
+    said: list[str] = []
 
     def chosen(plan: Plan, **_: object) -> Plan:
         asked.append(plan)
-        return resized(plan, 64)
+        assert Journal.read(tmp_path / "run").size is None, "it is written before any image is read"
+        assert any("160 and 256" in line for line in said)
+        return resized(plan, 256)
 
     monkeypatch.setattr("vitrail.training.tuning.search.choose_size", chosen)
-    found = tune(class_folders(tmp_path), steps=1, folder=tmp_path / "run", device="cpu")
+    found = tune(class_folders(tmp_path), steps=1, folder=tmp_path / "run", device="cpu", say=said.append)
     assert asked[0].sizes == (256,)
-    assert found.record.preprocess.image_size == (64, 64)
+    assert found.record.preprocess.image_size == (256, 256)
+    again = tune(folder=tmp_path / "run", resume=True, device="cpu")
+    assert again.record.preprocess.image_size == (256, 256)
+    assert len(asked) == 1, "what was chosen is known"
+
+
+def test_a_size_is_not_chosen_where_that_takes_longer_than_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.training.first_try.measured", measured)
+    monkeypatch.setattr("vitrail.training.first_try.SMALL", 8)
+    monkeypatch.setattr("vitrail.training.tuning.search.choose_size", lambda *_, **__: pytest.fail("it was chosen"))
+    monkeypatch.setattr("vitrail.training.tuning.search.seconds_of", lambda *_: Pace(60.0, 0.0, 60.0))
+    said: list[str] = []
+    found = tune(class_folders(tmp_path), minutes=0.5, folder=tmp_path / "run", device="cpu", say=said.append)
+    assert found.record.preprocess.image_size == (160, 160)
+    assert any("takes about" in line for line in said)
 
 
 @pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.decode import inspect
+from vitrail.data.decode_pixels import Header
 from vitrail.data.sources.annotations import SPLITS, Collector
 from vitrail.data.sources.folder import SPLIT_NAMES, Scan
 from vitrail.errors import BrokenImage, DataError, listed
@@ -136,17 +137,17 @@ def _splits(root: Path, pairs: Sequence[Pair], names: Names) -> dict[str, list[P
 def image_size(path: Path) -> tuple[int, int] | None:
     """Height and width from the header of an image; None if it cannot be read."""
     try:
-        return header_size(path)
+        header = header_of(path)
     except (OSError, BrokenImage):
         return None
+    return header.height, header.width
 
 
-def header_size(path: Path) -> tuple[int, int]:
-    """Height and width from the header of an image; BrokenImage if it has none, OSError if it cannot be read."""
+def header_of(path: Path) -> Header:
+    """The header of an image; BrokenImage if it has none, OSError if it cannot be read."""
     with open_regular(path) as file:
         head = file.read(_HEADER)
     try:
-        header = inspect(head, name=str(path))
+        return inspect(head, name=str(path))
     except BrokenImage:
-        header = inspect(read_bytes(path), name=str(path))
-    return header.height, header.width
+        return inspect(read_bytes(path), name=str(path))

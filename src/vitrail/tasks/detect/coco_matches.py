@@ -1,7 +1,9 @@
 """COCO's average precision with each image matched once, so that any number of copies of each image can be measured.
 
 Which true box a found one takes depends on their image alone, and is pycocotools' decision. Precision by recall is then
-that of all images, each counted as often as it is drawn: the same numbers as pycocotools' `accumulate`.
+that of all images, each counted as often as it is drawn: with each image once, the numbers of pycocotools' `accumulate`
+to the last bit. Of equal scores, all copies of a box come together here; pycocotools takes one image after another, so
+that copies alternate with other boxes, and precision can differ a little.
 """
 
 import contextlib

@@ -272,7 +272,7 @@ class Many(Task):
                 return own + part.explain_target(part_of(outputs, task), None)
             if not asked.isdecimal() or int(asked) >= len(part.output_names):
                 try:
-                    return part.explain_target(part_of(outputs, task), asked)
+                    return own + part.explain_target(part_of(outputs, task), asked)
                 except ConfigError as error:  # it says what the task has
                     hint = f"name an output with its task, such as {self.output_names[own]!r}"
                     raise ConfigError(f"{error}; {hint}") from error

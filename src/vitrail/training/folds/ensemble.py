@@ -38,16 +38,20 @@ def write_ensemble(folder: Path, folds: Sequence[Fold], pooled: Mapping[str, Any
     return open_model(folder)
 
 
-def _learned(record: Record) -> tuple[Wanted, str | None]:
+def _learned(record: Record) -> tuple[Wanted, str]:
     """How the data are read without a fold, and the fingerprint of its training images.
 
     Folds leave out the data's own test split, so a group may also be there: groups are then not asked for.
     """
     wanted = record.wanted._replace(fold=None)
-    for asked in dict.fromkeys((wanted, wanted._replace(group=None))):
-        try:
-            splits = survey(str(record.source), val=record.val, seed=record.seed, wanted=asked)
-        except DataError:
-            continue
-        return asked, splits.train.fingerprint
-    return wanted, None
+    try:
+        return wanted, _fingerprint(record, wanted)
+    except DataError:
+        if wanted.group is None:
+            raise
+    wanted = wanted._replace(group=None)
+    return wanted, _fingerprint(record, wanted)
+
+
+def _fingerprint(record: Record, wanted: Wanted) -> str:
+    return survey(str(record.source), val=record.val, seed=record.seed, wanted=wanted).train.fingerprint

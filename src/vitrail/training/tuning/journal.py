@@ -54,6 +54,7 @@ class Journal:
         self.folder, self.setup, self.budget = folder, dict(setup), budget
         self.trials: dict[str, Trial] = {}
         self.brackets: list[list[Rung]] = []
+        self.size: int | None = None  # of images, where there were several to choose from
         self.chosen: int | None = None  # the number of a trial, as soon as the search is over
 
     @property
@@ -76,7 +77,7 @@ class Journal:
         rows = [{**vars(trial), "metrics": dict(trial.metrics)} for trial in self.trials.values()]
         content = {"version": _VERSION, **self.setup, "budget": self.budget.to_dict(), "chosen": self.chosen}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / FILE, {**content, "brackets": self.brackets, "trials": rows})
+        write_json(self.folder / FILE, {**content, "size": self.size, "brackets": self.brackets, "trials": rows})
 
     @classmethod
     def read(cls, folder: Path) -> "Journal":
@@ -85,7 +86,7 @@ class Journal:
             data = dict(read_json(folder / FILE))
             if data.pop("version") != _VERSION:
                 raise ValueError("version")
-            budget, chosen = Budget.from_dict(data.pop("budget")), data.pop("chosen")
+            budget, chosen, size = Budget.from_dict(data.pop("budget")), data.pop("chosen"), data.pop("size", None)
             brackets = [[Rung(*rung) for rung in rungs] for rungs in data.pop("brackets")]
             trials = [_trial(row) for row in data.pop("trials")]
             found = cls(folder, {"data": str(data["data"]), "options": dict(data["options"])}, budget)
@@ -93,11 +94,13 @@ class Journal:
                 raise ValueError(f"trial {chosen!r:.50} was chosen, and has no model")
             if not all(type(rung.trials) is int and _is_amount(rung.each) for rungs in brackets for rung in rungs):
                 raise ValueError("a bracket is not of numbers")
+            if size is not None and type(size) is not int:
+                raise ValueError(f"the image size {size!r:.50} is not a number")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TrainingError(
                 f"{folder / FILE} is damaged ({error!r:.300}); start again in another folder"
             ) from error
-        found.brackets, found.chosen = brackets, chosen
+        found.brackets, found.chosen, found.size = brackets, chosen, size
         found.trials = {trial.key: trial for trial in trials}
         return found
 

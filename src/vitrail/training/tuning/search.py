@@ -34,7 +34,7 @@ from vitrail.training.linear_head import check_head
 from vitrail.training.logs import Logs
 from vitrail.training.one_run import one_run
 from vitrail.training.plan import Plan
-from vitrail.training.probe_size import choose_size
+from vitrail.training.probe_size import choose_size, resized, size_choices
 from vitrail.training.run import RUNS, data_name
 from vitrail.training.tuning.budget import Budget
 from vitrail.training.tuning.candidates import Candidate, Given, linear_heads, trained
@@ -169,8 +169,30 @@ class _Search:
         return keep_chosen(self.journal, self.plan, self.judge, self.device)
 
     def _planned(self) -> Plan:
-        """What `train` would do, at the image size that it would choose; its features are in the cache when resumed."""
+        """What `train` would do, at the image size that it would choose."""
         plan = default_plan(self.journal.setup["data"], self.options, self.device)
+        if not (sizes := size_choices(plan)):
+            return plan
+        if self.journal.size in sizes:
+            return resized(plan, self.journal.size)
+        self.journal.write()
+        plan = self._sized_by_folds(plan, sizes)
+        self.journal.size = plan.preprocess.image_size[0]
+        self.journal.write()
+        return plan
+
+    def _sized_by_folds(self, plan: Plan, sizes: Sequence[int]) -> Plan:
+        """At the size that folds choose, or its own where the features of all sizes would take longer than is left."""
+        own, said = sizes[0], " and ".join(map(str, sizes))
+        self.say(f"chooses between images of {said} pixels by folds of the training images")
+        if self.budget.timed:
+            forwards = len(plan.data.train) * sum((size / own) ** 2 for size in sizes)
+            seconds = forwards * self._pace(without_test(plan)).forward
+            if seconds > self.budget.left:
+                need = self.budget.text(seconds)
+                note = f"images have {own} x {own} pixels: to choose between {said} {_TOO_LONG} {need}"
+                plan = resized(plan, own)
+                return replace(plan, notes=(*plan.notes, note))
         with Logs(self.journal.folder, silent=True) as logs:
             return choose_size(plan, world=World(), device=self.device, logs=logs)
 
