@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.annotated import masks, voc, voc_file, voc_object
+from support.annotated import depth, masks, voc, voc_file, voc_object
 from support.compared_runs import labelled
 
 from vitrail.cli import main
@@ -71,12 +71,14 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         return data
     monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
     monkeypatch.setattr(module, "_LOOKED_AT", 100)
-    masks(data, count=10)
-    cut_short(Path(make_plan(data).data.train.where(0)))
+    part = (masks if request.param == "masks" else depth)(data, count=10)
+    train = make_plan(data).data.train
+    broken = Path(train.where(0))
+    cut_short(part / "depth" / broken.name if request.param == "depth" else broken)
     return data
 
 
-@pytest.mark.parametrize("damaged", ["classes", "masks"], indirect=True)
+@pytest.mark.parametrize("damaged", ["classes", "masks", "depth"], indirect=True)
 def test_the_doctor_leaves_out_a_file_that_cannot_be_read(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", str(damaged)])
     shown = " ".join(capsys.readouterr().out.split())
