@@ -51,3 +51,12 @@ def test_drawn_where_the_box_is():
     changed = (drawn != image).any(dim=0).nonzero()
     assert changed.amin(dim=0).tolist() == [5, 10]
     assert changed.amax(dim=0).tolist() == [14, 19]
+
+
+def test_drawn_boxes_are_numbered_where_there_is_room():
+    image = torch.zeros(3, 60, 200, dtype=torch.uint8)
+    wide, narrow = (0.0, 0.0, 190.0, 50.0), (0.0, 0.0, 14.0, 50.0)
+    for corners in (wide, narrow):
+        one = ANSWER.boxes[0]._replace(corners=corners)
+        first, second = (BoxesAnswer(boxes).draw(image) for boxes in ((one,), (one._replace(score=0.0), one)))
+        assert not torch.equal(first, second)  # the same box is 0 in one picture and 1 in the other

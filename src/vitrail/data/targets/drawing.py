@@ -35,16 +35,23 @@ def _is_light(colour: tuple[int, int, int]) -> bool:
     return 299 * red + 587 * green + 114 * blue > 128_000
 
 
-def draw_boxes(image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequence[tuple[int, int, int]]) -> Tensor:
-    """Outlines of boxes M 4 with their names, where these have room: uint8 C H W -> the same."""
+def draw_boxes(
+    image: Tensor, boxes: Tensor, names: Sequence[str], colours: Sequence[tuple[int, int, int]], *,
+    numbered: bool = False,
+) -> Tensor:  # fmt: skip
+    """Outlines of boxes M 4 with their names, where these have room: uint8 C H W -> the same.
+
+    `numbered` writes their numbers before the names, or alone where there is no room for both.
+    """
     picture = Image.fromarray(as_rgb(image).permute(1, 2, 0).contiguous().numpy())
     pen = ImageDraw.Draw(picture)
     width = max(1, round(max(picture.size) / 320))
-    for (x1, y1, x2, y2), name, colour in zip(boxes.tolist(), names, colours, strict=True):
+    labels = [(f"{index}: {name}", str(index)) if numbered else (name,) for index, name in enumerate(names)]
+    for (x1, y1, x2, y2), some, colour in zip(boxes.tolist(), labels, colours, strict=True):
         left, top, right, bottom = round(x1), round(y1), max(round(x2) - 1, round(x1)), max(round(y2) - 1, round(y1))
         pen.rectangle((left, top, right, bottom), outline=colour, width=width)
-        wide = pen.textlength(name)
-        if name and wide + 4 <= right - left and bottom - top >= 14:
+        fitting = (name for name in some if pen.textlength(name) + 4 <= right - left and bottom - top >= 14)
+        if name := next(fitting, ""):
             _label(pen, left, top, name, colour)
     drawn = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
     return drawn if len(image) == 3 else drawn[: len(image)]

@@ -99,12 +99,12 @@ class BoxesAnswer(Answer):
         return bars or [Bar("no boxes", "nothing above the threshold")]
 
     def draw(self, image: Tensor) -> Tensor:
-        """The image, uint8 C H W, with the outlines of the boxes."""
+        """The image, uint8 C H W, with the outlines of the boxes and their numbers, as `explain --box` takes them."""
         if not self.boxes:
             return image
         corners = torch.tensor([box.corners for box in self.boxes])
         names = [f"{box.label} {100 * box.score:.0f} %" for box in self.boxes]
-        return draw_boxes(image, corners, names, [class_colour(box.number) for box in self.boxes])
+        return draw_boxes(image, corners, names, [class_colour(box.number) for box in self.boxes], numbered=True)
 
 
 def _written(box: FoundBox) -> str:
