@@ -61,7 +61,7 @@ def predict(
 
 def evaluate(
     model: "Model | Engine", data: "str | Path | Dataset | None" = None, *, label: str | Sequence[str] | None = None,
-    batch_size: int | None = None, tta: "Views | None" = None,
+    batch_size: int = 256, tta: "Views | None" = None,
 ) -> "Evaluation":  # fmt: skip
     """Metrics of a model on labelled images, as `train` takes them; `.report()` makes tables of it.
 
@@ -108,7 +108,7 @@ def compare(
     label: str | Sequence[str] | None = None,
     resamples: int | None = None,
     device: str | None = None,
-    batch_size: int | None = None,
+    batch_size: int = 256,
 ) -> "Comparison":
     """Runs of one task on the same images: settings that differ, whether the difference is real, and what each costs.
 

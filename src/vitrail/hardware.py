@@ -37,7 +37,7 @@ def device(requested: str | torch.device | None = None) -> torch.device:
     return torch.device(kind)
 
 
-def at_once(where: torch.device | str, image_size: tuple[int, int], *, most: int = 256) -> int:
+def at_once(where: torch.device | str, image_size: tuple[int, int], *, most: int) -> int:
     """How many images go through a model at once where nothing is learned: `most`, on a CPU 4 to 64 by their size."""
     if torch.device(where).type != "cpu":
         return most

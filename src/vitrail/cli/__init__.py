@@ -200,7 +200,7 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("data", nargs="?", help="labelled images, as for train, their test part; by default the run's")
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
-    verb.add_argument("--batch-size", type=int, help="images at once (default: 256; on a CPU 4 to 64)")
+    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument(
         "--tta", choices=("flip", "views"), help="also average over test-time views: flips, or crops and flips"

@@ -17,7 +17,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--resamples", metavar="N", type=int, help="bootstrap resamples (default 1000, or what takes about a minute)"
     )
-    verb.add_argument("--batch-size", type=int, help="images at once (default: 256; on a CPU 4 to 64)")
+    verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
     verb.add_argument("--device", help=DEVICES)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from vitrail.cli.options import DEVICES, busy, layer_numbers, show_report
 from vitrail.errors import ConfigError, Notice
 
+_BATCH = 256  # images at a time, of a probe of all layers where no number is given
+
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     """The options of the verb."""
@@ -27,7 +29,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         help="fit a linear head to the features of the last layer and write a run: a model that predicts, in seconds",
     )  # fmt: skip
     verb.add_argument("--val", metavar="SHARE", type=float, help="with --fit: the share of images to validate on")
-    verb.add_argument("--batch-size", type=int, help="images at once (default: 256; on a CPU 4 to 64; with --fit: 16)")
+    verb.add_argument("--batch-size", type=int, help=f"images at a time (default: {_BATCH}; with --fit: 16)")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
     verb.add_argument(
@@ -64,7 +66,7 @@ def probe(options: argparse.Namespace) -> None:
             linear=options.linear,
             k=options.k,
             preprocess=trained.preprocess,
-            batch_size=options.batch_size,
+            batch_size=_BATCH if options.batch_size is None else options.batch_size,
         )
     show_report(report, options)
 

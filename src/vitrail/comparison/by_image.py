@@ -83,7 +83,7 @@ class Seen:
         ]
 
 
-def see(model: TrainedModel, dataset: Dataset, units: Units, *, batch_size: int | None, first: bool) -> Seen:
+def see(model: TrainedModel, dataset: Dataset, units: Units, *, batch_size: int, first: bool) -> Seen:
     """Evaluates a run on images, with a meter for each unit; the `first` one decides how images are grouped."""
     task = model.task
     meters: dict[int, Meter] = {}

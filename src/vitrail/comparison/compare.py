@@ -52,7 +52,7 @@ def compare_runs(
     data: str | Path | None = None,
     label: str | Sequence[str] | None = None,
     resamples: int | None = None,
-    batch_size: int | None = None,
+    batch_size: int = 256,
 ) -> Comparison:
     """Evaluates the runs on the same images: their own test images, or those of `data`."""
     if resamples is not None and resamples < 1:

@@ -17,7 +17,6 @@ from vitrail.data.feeds.pack_size import stored_as
 from vitrail.data.sources.opening import open_whole, survey
 from vitrail.data.split import align
 from vitrail.errors import CheckpointError, ConfigError, DataError, Unsupported
-from vitrail.hardware import at_once
 from vitrail.report import Facts, Group, Report, Text
 from vitrail.report.metric import figures
 from vitrail.report.sections import Section, result_facts, skipped_table
@@ -259,15 +258,14 @@ def _finite(model: Predictor, name: str, outputs: Outputs) -> Outputs:
 
 def evaluate_on(
     model: Predictor, data: str | Path | Dataset | None = None, *, label: str | Sequence[str] | None = None,
-    batch_size: int | None = None, tta: Views | None = None, on_batch: OnBatch | None = None,
+    batch_size: int = 256, tta: Views | None = None, on_batch: OnBatch | None = None,
 ) -> Evaluation:  # fmt: skip
     """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set.
 
     Without `data` they are those of the run: its test images where there are some, else its validation images.
     `label` names the column of a table with the target, by default that of the run. `note` of the result says
     whether the run was trained or validated on some of these images. `tta` "flip" or "views" also measures the mean
-    over test-time views of each image, as `views` of the result. `batch_size` images are evaluated at once, by default
-    256 on a GPU and 4 to 64 on a CPU. `on_batch` is handed each batch with its outputs.
+    over test-time views of each image, as `views` of the result. `on_batch` is handed each batch with its outputs.
     """
     viewed = None if tta is None else AveragedViews(model, tta)
     schema, record, part = model.task.schema, getattr(model, "record", None), ""
@@ -301,9 +299,7 @@ def _own_images(model: Predictor, record: Record | None) -> tuple[str, str, Data
     return record.source, part, align(images, record.schema)
 
 
-def _measured(
-    model: Predictor, dataset: Dataset, batch_size: int | None, on_batch: OnBatch | None = None
-) -> Evaluation:
+def _measured(model: Predictor, dataset: Dataset, batch_size: int, on_batch: OnBatch | None = None) -> Evaluation:
     """One pass over stored images, or over pictures at sizes of their own, where the model reads those."""
     device = getattr(model, "device", "cpu")
     if (reader := whole_pictures(model)) is not None:
@@ -315,8 +311,7 @@ def _measured(
         batches: Evaluated = PictureBatches(dataset, device=device)
         return evaluate(model.task, batches, infer, names=dataset.key, on_batch=on_batch)
     images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
-    size = at_once(device, model.preprocess.image_size) if batch_size is None else batch_size
-    feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=device)
+    feed = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
     return evaluate_model(model, feed, names=dataset.key, on_batch=on_batch)
 
 

@@ -21,6 +21,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import CheckpointError, ConfigError, Notice
+from vitrail.hardware import at_once
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
@@ -90,12 +91,14 @@ class TrainedModel:
 
     def _evaluated(self, read: Callable[[Tensor], Mapping[str, Tensor]], images: Tensor) -> dict[str, Tensor]:
         task, learning = self.task, self.task.training
+        pieces = images.split(at_once(self.device, self.preprocess.image_size, most=max(len(images), 1)))
         task.eval()
         try:
-            found = read(self.preprocess.normalise(images.to(self.device)))
+            found = [read(self.preprocess.normalise(piece.to(self.device))) for piece in pieces]
         finally:
             task.train(learning)
-        return {name: values.float() for name, values in found.items()}
+        first, *others = found
+        return {name: torch.cat([values, *(one[name] for one in others)]).float() for name, values in first.items()}
 
     def predict(
         self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None,
@@ -108,7 +111,7 @@ class TrainedModel:
         """The boxes of a large picture, which is seen in tiles of so many pixels; see `vitrail.runs.tiled`."""
         return find_in_tiles(self, pixels(picture), tile)
 
-    def evaluate(self, data: str | Path | Dataset, *, batch_size: int | None = None) -> Evaluation:
+    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
         """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
         return evaluate_on(self, data, batch_size=batch_size)
 

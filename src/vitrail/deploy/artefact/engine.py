@@ -105,7 +105,7 @@ class Engine(ABC):
         """Answers for files, folders, PIL images, arrays and tensors, as those of a trained model."""
         return predict(self, inputs, top=top, tile=tile, draw=draw)
 
-    def evaluate(self, data: str | Path | Dataset, *, batch_size: int | None = None) -> Evaluation:
+    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
         """Metrics on labelled images, as those of a trained model."""
         return evaluate_on(self, data, batch_size=batch_size)
 

@@ -96,7 +96,7 @@ class Reader:
         layers: Sequence[int] | None,
         pool: Pool,
         preprocess: Preprocess | None,
-        batch_size: int | None,
+        batch_size: int,
     ) -> None:
         config = model.config
         self.model, self.indices, self.pool = model, model.chosen(layers), pool
@@ -107,7 +107,7 @@ class Reader:
         default = model.preprocess or Preprocess(image_size=config.image_size, channels=config.channels)
         self.preprocess = default if preprocess is None else preprocess
         device = next(model.parameters()).device
-        self.batch_size = at_once(device, self.preprocess.image_size) if batch_size is None else batch_size
+        self.batch_size = at_once(device, self.preprocess.image_size, most=batch_size)
         self._has_class = has_class_token(model)
 
     def open(self, parts: Parts) -> tuple[ImageSet, ImageSet, ImageSet]:

@@ -71,7 +71,7 @@ def probe(
     k: int = 20,
     temperature: float = 0.07,
     preprocess: Preprocess | None = None,
-    batch_size: int | None = None,
+    batch_size: int = 256,
     memory: int = 1 << 30,
     seed: int = 0,
 ) -> Report:

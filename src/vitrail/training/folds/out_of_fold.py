@@ -19,7 +19,6 @@ from vitrail.data.sources.opening import survey
 from vitrail.data.split import align
 from vitrail.errors import TrainingError, Unsupported
 from vitrail.files import write_atomically
-from vitrail.hardware import at_once
 from vitrail.report.metric import Interval
 from vitrail.runs.evaluate import numbers
 from vitrail.runs.trained import TrainedModel, open_model
@@ -27,6 +26,7 @@ from vitrail.safe_cells import safe_cell
 from vitrail.strict_json import to_json
 from vitrail.tasks.task import HeldOut
 
+_BATCH = 128
 _CANDIDATES = 100  # of an answer in the table
 # The 97.5 % quantile of Student's t by degrees of freedom, from 1 on; the normal one after the last.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -86,8 +86,7 @@ def predict_fold(folder: Path, number: int, device: torch.device) -> Fold:
     images = open_images(data, stored_as(data, model.preprocess, cropped=False))
     fitted = images.prepare(model.preprocess) == model.preprocess.normalise
     fold = Fold(number, model, data)
-    size = at_once(device, model.preprocess.image_size, most=128)
-    for batch in make_feed(images, batch_size=size, seed=0, shuffle=False, device=device).epoch(0):
+    for batch in make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=device).epoch(0):
         outputs = model.outputs(batch.images if fitted else model.preprocess.fit(batch.images)[0])
         made, truths = ({name: one.cpu() for name, one in some.items()} for some in (outputs, batch.targets))
         fold.add(made, truths, batch.ids.tolist())

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from vitrail.data.feeds.choice import make_feed
-from vitrail.hardware import at_once
 from vitrail.runs.evaluate import numbers
 from vitrail.tasks.task import Meter, Task
 from vitrail.training.run import Run
@@ -22,6 +21,7 @@ from vitrail.training.tuning.journal import Trial
 
 PARTS = 5
 _LEAST = 5  # images of a part that is scored by itself: R2 of one or two can be any number
+_BATCH = 64
 Scores = Mapping[str, float]
 
 
@@ -29,8 +29,7 @@ Scores = Mapping[str, float]
 def parted_scores(run: Run) -> tuple[tuple[Scores, Scores], ...]:
     """What a trial is chosen by, on each part of the validation images, and on all others; groups stay whole."""
     images, task, groups = run.packs.val, run.task, run.plan.data.val.groups
-    size = at_once(run.device, run.preprocess.image_size, most=64)
-    feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=run.device)
+    feed = make_feed(images, batch_size=_BATCH, seed=0, shuffle=False, device=run.device)
     fitted = images.prepare(run.preprocess) == run.preprocess.normalise
     meters, counts = dict[int, Meter](), Counter[int]()
     for batch in feed.epoch(0):
