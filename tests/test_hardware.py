@@ -86,5 +86,5 @@ def test_a_small_stack_for_signals_is_replaced() -> None:
     ("size", "most", "expected"), [(32, 256, 64), (100, 256, 10), (160, 256, 4), (512, 256, 4), (160, 2, 2)]
 )
 def test_a_cpu_takes_few_large_images_at_once(size: int, most: int, expected: int) -> None:
-    assert hardware.at_once("cpu", (size, size), most=most) == expected
-    assert hardware.at_once("cuda:0", (size, size), most=most) == most
+    assert hardware.inference_batch_size("cpu", (size, size), most=most) == expected
+    assert hardware.inference_batch_size("cuda:0", (size, size), most=most) == most

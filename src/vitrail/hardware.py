@@ -18,7 +18,7 @@ Precision = Literal["float32", "bf16", "fp16"]
 CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
 _KINDS = ("cpu", "cuda", "mps")
-_PIXELS = 100_000  # at once on a CPU: maps of more do not stay in its caches, and above 32 MB memory is mapped anew
+_PIXELS = 100_000  # of a batch on a CPU: larger activations leave its caches, and above 32 MB each is mapped anew
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -37,8 +37,8 @@ def device(requested: str | torch.device | None = None) -> torch.device:
     return torch.device(kind)
 
 
-def at_once(where: torch.device | str, image_size: tuple[int, int], *, most: int) -> int:
-    """How many images go through a model at once where nothing is learned: `most`, on a CPU 4 to 64 by their size."""
+def inference_batch_size(where: torch.device | str, image_size: tuple[int, int], *, most: int) -> int:
+    """How many images to pass through a model at once for inference: `most`, on a CPU 4 to 64 by their size."""
     if torch.device(where).type != "cpu":
         return most
     height, width = image_size
@@ -47,9 +47,9 @@ def at_once(where: torch.device | str, image_size: tuple[int, int], *, most: int
 
 @contextlib.contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """A stream of the GPU for a whole run, since on the default one nothing can be recorded.
+    """A stream of the GPU for a whole run, since a CUDA graph cannot be captured on the default one.
 
-    What adds up gradients is tied to the stream of its first use for good, so that recording alone needs it too late.
+    Autograd accumulates gradients on the stream of the first step, so that all steps have to be on this one.
     """
     if device.type != "cuda":
         yield

@@ -21,7 +21,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import CheckpointError, ConfigError, Notice
-from vitrail.hardware import at_once
+from vitrail.hardware import inference_batch_size
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
@@ -91,14 +91,13 @@ class TrainedModel:
 
     def _evaluated(self, read: Callable[[Tensor], Mapping[str, Tensor]], images: Tensor) -> dict[str, Tensor]:
         task, learning = self.task, self.task.training
-        pieces = images.split(at_once(self.device, self.preprocess.image_size, most=max(len(images), 1)))
+        pieces = images.split(inference_batch_size(self.device, self.preprocess.image_size, most=max(len(images), 1)))
         task.eval()
         try:
             found = [read(self.preprocess.normalise(piece.to(self.device))) for piece in pieces]
         finally:
             task.train(learning)
-        first, *others = found
-        return {name: torch.cat([values, *(one[name] for one in others)]).float() for name, values in first.items()}
+        return {name: torch.cat([one[name] for one in found]).float() for name in found[0]}
 
     def predict(
         self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None,

@@ -24,7 +24,7 @@ from vitrail.data.feeds.pack_size import stored_as, stored_parts
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_tensors
-from vitrail.hardware import at_once
+from vitrail.hardware import inference_batch_size
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
@@ -202,7 +202,7 @@ def assemble(
     rows = {"seed": config.seed, "device": device, "rank": world.rank, "world": world.size}
     part = config.batch_size // config.accumulate
     feed = make_feed(packs.train, batch_size=part, shuffle=True, drop_last=True, balance=config.balance, **rows)
-    val = make_feed(packs.val, batch_size=evaluated_at_once(plan, device), shuffle=False, **rows)
+    val = make_feed(packs.val, batch_size=validation_batch_size(plan, device), shuffle=False, **rows)
     store = ShardedStore if shard == "fsdp" and world.size > 1 else RankedStore
     logs.images, logs.compiled, logs.printed = config.batch_size, compiles(config.compile), task.printed
     logs.advise = partial(ways_to_shorten, plan, device)
@@ -222,10 +222,10 @@ def assemble(
     )
 
 
-def evaluated_at_once(plan: Plan, device: torch.device) -> int:
-    """How many images are evaluated at once."""
+def validation_batch_size(plan: Plan, device: torch.device) -> int:
+    """How many images a batch of validation has."""
     most = plan.config.batch_size * _EVALUATED
-    return at_once(device, plan.preprocess.image_size, most=most)
+    return inference_batch_size(device, plan.preprocess.image_size, most=most)
 
 
 def _kind_of_step(config: TrainConfig, unrecordable: str | None, logs: Logs) -> Callable[..., Step]:

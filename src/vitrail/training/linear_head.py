@@ -22,7 +22,7 @@ from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import cache_folder
 from vitrail.errors import CheckpointError, ConfigError, TrainingError, Unsupported
 from vitrail.files import digest, write_tensors
-from vitrail.hardware import at_once
+from vitrail.hardware import inference_batch_size
 from vitrail.layers.fuse import fuse
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint.files import read
@@ -110,7 +110,7 @@ def read_features(
     if (stored := _cached(file)) is not None:
         return stored
     model = fuse(deepcopy(model).eval())
-    size = at_once(device, model.config.image_size, most=_BATCH)
+    size = inference_batch_size(device, model.config.image_size, most=_BATCH)
     feed = make_feed(images, batch_size=size, seed=0, shuffle=False, device=device)
     vectors, targets = list[Tensor](), dict[str, list[Tensor]]()
     for batch in feed.epoch(0):

@@ -38,7 +38,7 @@ from vitrail.runs.record import Record, Result
 from vitrail.runs.trained import TrainedModel, open_model
 from vitrail.strict_json import to_json
 from vitrail.tasks.answer import Examples
-from vitrail.training.assemble import Packs, assemble, deterministic, evaluated_at_once, prepare_data
+from vitrail.training.assemble import Packs, assemble, deterministic, prepare_data, validation_batch_size
 from vitrail.training.compiling import decide
 from vitrail.training.config import TrainConfig, usual_name
 from vitrail.training.distributed import Shard, World, join, launcher, restarted
@@ -356,7 +356,7 @@ def finish(plan: Plan, packs: Packs, loop: Loop, *, ended_before: bool) -> Run:
         loop.logs.say(_ended(plan, loop))
     model = open_model(folder).to(loop.device)
     model.task.clear_calibration()  # of an end before, where the run was resumed
-    size = evaluated_at_once(plan, loop.device)
+    size = validation_batch_size(plan, loop.device)
     # As the model is kept: validation ran in the precision of training, before thresholds were adopted.
     found = _evaluated(model, packs.val, plan.data.val, size)
     model.task.calibrate(found.outputs, found.targets)

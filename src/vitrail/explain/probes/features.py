@@ -17,7 +17,7 @@ from vitrail.data.sources.opening import find
 from vitrail.data.split import align, carve
 from vitrail.errors import ConfigError, DataError, InputError
 from vitrail.explain.attention.layer import has_class_token
-from vitrail.hardware import at_once
+from vitrail.hardware import inference_batch_size
 from vitrail.models.backbone import Backbone, Features
 
 Source = str | Path | Dataset | Found | Splits
@@ -107,7 +107,7 @@ class Reader:
         default = model.preprocess or Preprocess(image_size=config.image_size, channels=config.channels)
         self.preprocess = default if preprocess is None else preprocess
         device = next(model.parameters()).device
-        self.batch_size = at_once(device, self.preprocess.image_size, most=batch_size)
+        self.batch_size = inference_batch_size(device, self.preprocess.image_size, most=batch_size)
         self._has_class = has_class_token(model)
 
     def open(self, parts: Parts) -> tuple[ImageSet, ImageSet, ImageSet]:
