@@ -129,8 +129,13 @@ def work(number: int, todo: Any, done: Any, place: Place) -> None:
         done.put(measure(job, place))
 
 
-def run(todo: list[Job], out: Path, place: Place, *, processes: int, seconds: float, began: float) -> None:
-    """Makes all runs, or as many as end in time; those under way then are stopped."""
+def run(
+    todo: list[Job], known: list[dict[str, Any]], out: Path, place: Place, *, processes: int, seconds: float,
+    began: float,
+) -> None:  # fmt: skip
+    """Makes all runs that are not known, or as many as end in time; those under way then are stopped."""
+    ended = {(one["set"], one["setting"], one["shots"]) for one in known}
+    todo = [job for job in todo if (job.folder.name, job.setting, job.shots) not in ended]
     context = multiprocessing.get_context("fork")  # nothing is imported again; the GPU is not in use yet
     waiting, done = context.Queue(), context.Queue()
     for job in [*todo, *[None] * processes]:
@@ -138,9 +143,9 @@ def run(todo: list[Job], out: Path, place: Place, *, processes: int, seconds: fl
     workers = [context.Process(target=work, args=(number, waiting, done, place)) for number in range(processes)]
     for worker in workers:
         worker.start()
-    results = list[dict[str, Any]]()
+    results = [*known]
     about = {"torch": torch.__version__, "compile": place.compile, "processes": processes, "runs": len(todo)}
-    while len(results) < len(todo) and (left := began + seconds - time.time()) > 0:
+    while len(results) < len(known) + len(todo) and (left := began + seconds - time.time()) > 0:
         if done.empty() and not any(worker.is_alive() for worker in workers):
             break
         try:
@@ -153,7 +158,7 @@ def run(todo: list[Job], out: Path, place: Place, *, processes: int, seconds: fl
         print(f"{one['set']}.{one['setting']} {one['shots'] or 'all'}: {said} in {one['seconds']:.0f} s", flush=True)
     for worker in workers:
         worker.kill()  # a run that is told to end would write a checkpoint first
-    print(f"{len(results)} of {len(todo)} runs in {time.time() - began:.0f} s", flush=True)
+    print(f"{len(results) - len(known)} of {len(todo)} runs in {time.time() - began:.0f} s", flush=True)
 
 
 def write(out: Path, found: dict[str, Any]) -> None:
@@ -207,6 +212,7 @@ def main() -> None:
     parser.add_argument("--sets", default="", help="names, separated by commas (default: all that are built)")
     parser.add_argument("--settings", default=",".join(name for name in SETTINGS if name != "default"))
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--before", type=Path, help="RESULT.json of an earlier call, whose runs are not made again")
     parser.add_argument("--began", type=float, default=began, help="when the seconds began, in those since 1970")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--device")
@@ -221,7 +227,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         place = Place(Path(scratch), chosen.device, chosen.compile)
         todo = list(jobs(found_sets(sets[0], wanted), names))
-        run(todo, out, place, processes=chosen.jobs, seconds=chosen.seconds, began=chosen.began)
+        earlier = json.loads(chosen.before.read_text())["results"] if chosen.before else []
+        known = [one for one in earlier if "error" not in one]
+        run(todo, known, out, place, processes=chosen.jobs, seconds=chosen.seconds, began=chosen.began)
 
 
 if __name__ == "__main__":

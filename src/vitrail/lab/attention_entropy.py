@@ -57,7 +57,14 @@ class AttentionEntropy(Experiment):
     falsifier = "The correlation is not negative."
     quick = AttentionEntropySettings()
     full = AttentionEntropySettings(
-        data="cifar10", train=5000, test=0, runs=24, dim=96, depth=6, patch=4, how=Fit(steps=800, batch=128)
+        data="cifar10",
+        train=5000,
+        test=0,
+        runs=24,
+        dim=96,
+        depth=6,
+        patch=4,
+        how=Fit(steps=800, batch=128, precision="bf16"),
     )
     seconds = 25.0
     seeds = 3

@@ -86,7 +86,7 @@ class DataSize(Experiment):
         equal_macs=(64, 128, 256),
         equal_parameters=(52, 104, 208),
         strides=(1, 2, 2, 2),
-        how=Fit(batch=256),
+        how=Fit(batch=256, precision="bf16"),
     )
     seconds = 40.0
     seeds = 3

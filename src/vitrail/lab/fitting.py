@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +18,14 @@ from vitrail.lab.small_training import Draw, Labelled, accuracy, outputs
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(Config):
-    """How to train."""
+    """How to train; `precision` is that of a GPU, a CPU has float32."""
 
     steps: Count = 300
     batch: Count = 64
     rate: Positive = 1e-3
     weight_decay: float = 0.05
     warmup: Rate = 0.1
+    precision: Literal["float32", "bf16"] = "float32"
 
 
 def open_pictures(source: str, train: int, test: int, device: torch.device) -> tuple[Labelled, Labelled]:
@@ -74,7 +76,7 @@ def fit(model: nn.Module, draw: Draw, how: Fit, *, after: Callable[[int], None] 
     """Trains a model in place; the losses by step. `after` is called with the number of steps done."""
     return small_training.fit(
         model, draw, steps=how.steps, rate=how.rate, warm_up=round(how.warmup * how.steps),
-        weight_decay=how.weight_decay, after=after,
+        weight_decay=how.weight_decay, after=after, precision=how.precision,
     )  # fmt: skip
 
 

@@ -72,8 +72,8 @@ class LongRange(Experiment):
         local_strides=(2, 1, 2),
         test=10_000,
         looks=10,
-        vit=Fit(steps=3000, batch=128, rate=1e-3, weight_decay=0.01),
-        cnn=Fit(steps=3000, batch=128, rate=2e-3, weight_decay=0.01),
+        vit=Fit(steps=3000, batch=128, rate=1e-3, weight_decay=0.01, precision="bf16"),
+        cnn=Fit(steps=3000, batch=128, rate=2e-3, weight_decay=0.01, precision="bf16"),
     )
     seconds = 40.0
     seeds = 3

@@ -78,8 +78,8 @@ class Robustness(Experiment):
         patch=4,
         widths=(64, 128, 128, 256),
         strides=(1, 1, 2, 1, 2),
-        vit=Fit(steps=5000, batch=256, rate=1e-3),
-        cnn=Fit(steps=5000, batch=256, rate=3e-3),
+        vit=Fit(steps=5000, batch=256, rate=1e-3, precision="bf16"),
+        cnn=Fit(steps=5000, batch=256, rate=3e-3, precision="bf16"),
     )
     seconds = 26.0
     seeds = 3

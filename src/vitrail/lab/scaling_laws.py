@@ -73,7 +73,7 @@ class ScalingLaws(Experiment):
         depth=4,
         patch=4,
         looks=15,
-        how=Fit(steps=1500, batch=256, rate=1e-3),
+        how=Fit(steps=1500, batch=256, rate=1e-3, precision="bf16"),
     )
     seconds = 30.0
     seeds = 3

@@ -65,8 +65,8 @@ class ShapeBias(Experiment):
         widths=(64, 128, 192),
         strides=(2, 1, 2, 2),
         test=10_000,
-        vit=Fit(steps=2500, batch=256, rate=5e-4),
-        cnn=Fit(steps=2500, batch=256, rate=2e-3),
+        vit=Fit(steps=2500, batch=256, rate=5e-4, precision="bf16"),
+        cnn=Fit(steps=2500, batch=256, rate=2e-3, precision="bf16"),
     )
     seconds = 18.0
     seeds = 3

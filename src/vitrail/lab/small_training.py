@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.sources.embedded import read_embedded
-from vitrail.hardware import own_stream
+from vitrail.hardware import Precision, autocast, own_stream
 
 _CLIP = 1.0  # norm of the gradient
 _DECAY = 0.05
@@ -64,17 +64,24 @@ def rate_at(step: int, *, steps: int, warm_up: int) -> float:
 def fit(
     model: nn.Module, draw: Draw, *, steps: int, rate: float, warm_up: int = 0, weight_decay: float = _DECAY,
     after: Callable[[int], None] | None = None, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    precision: Precision = "float32",
 ) -> list[float]:  # fmt: skip
-    """Trains with AdamW and clipped gradients; the loss of each step. `after` gets the number of steps done."""
+    """Trains with AdamW and clipped gradients; the loss of each step. `after` gets the number of steps done.
+
+    `precision` is that of autocast on a GPU. There, convolutions run in channels_last, and steps are recorded.
+    """
     device = next(model.parameters()).device
-    recorded = device.type == "cuda" and steps >= _WORTH
+    on_gpu = device.type == "cuda"
+    recorded = on_gpu and steps >= _WORTH
+    layout = torch.channels_last if on_gpu else torch.contiguous_format
+    model.to(memory_format=layout)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    fused = True if device.type == "cuda" else None  # one kernel in place of many
+    fused = True if on_gpu else None  # one kernel in place of many
     optimiser = torch.optim.AdamW(groups, lr=rate, capturable=recorded, fused=fused)
     if recorded:
         for group in optimiser.param_groups:
@@ -82,7 +89,8 @@ def fit(
 
     def once(images: Tensor, classes: Tensor) -> Tensor:
         with _products_like_convolutions(device):
-            value = loss(model(images), classes)
+            with autocast(device, precision if on_gpu else "float32"):
+                value = loss(model(images.contiguous(memory_format=layout)), classes)
             optimiser.zero_grad(set_to_none=True)
             value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
