@@ -3,6 +3,7 @@
     python benchmarks/first_try_sets.py PACKAGES SETS --compact 800 500    # SETS.compact can be carried
     python benchmarks/first_try_round.py run SETS.compact RESULT.json --seconds 280 --jobs 12 --device cuda
     python benchmarks/first_try_round.py table RESULT.json                      # Markdown
+    python benchmarks/first_try_round.py split RESULT.json OUT                  # for `first_try.py table OUT`
 
 First every setting on every set, then, on some sets, settings with few images of a class. Processes that have imported
 everything make one run after the other; RESULT.json is written anew after each. `--sets` and `--settings` choose some;
@@ -25,23 +26,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from first_try import MARGIN, SETTINGS, found_sets, left_out
+from first_try import SETTINGS, found_sets
 
 from vitrail.packaged import PHOTOS
-from vitrail.training import first_try
 from vitrail.training.first_try import SETTINGS as FIRST_TRIES
 from vitrail.training.run import train
 
+MEANS: dict[str, Any] = {"start": PHOTOS, "probe": "linear", "options": {"pool_cells": 1}}
 OTHERS: dict[str, dict[str, Any]] = {
-    "probe-photos-256": {"start": PHOTOS, "probe": "linear", "image_size": 256},
-    "probe-flips": {"start": PHOTOS, "probe": "linear", "augment": {"flip": True}},
+    "probe-means": MEANS,
+    "probe-means-256": {**MEANS, "image_size": 256},
+    "probe-means-flips": {**MEANS, "augment": {"flip": True}},
     "scratch-conv": {"model": "vit32_conv"},
     "scratch-tiny": {"model": "vit_tiny_patch16", "image_size": 128},
 }
 ORDER = (
-    "probe-photos",
-    "probe-flips",
-    "probe-photos-256",
+    "probe-means",
+    "probe-means-flips",
+    "probe-means-256",
     "probe-packaged",
     "tune-photos",
     "lora-packaged",
@@ -51,7 +53,7 @@ ORDER = (
 SHOTS = (10, 50)  # images of a class; all of them are measured in any case
 FEW_SETS = ("clothing", "clipart", "xrays", "solar", "textiles", "cells")
 FEW_SETTINGS = (
-    "probe-photos", "probe-packaged", "tune-photos", "lora-packaged", "tune-packaged", "tune-late", "scratch-conv",
+    "probe-means", "probe-packaged", "tune-photos", "lora-packaged", "tune-packaged", "tune-late", "scratch-conv",
 )  # fmt: skip
 
 
@@ -186,29 +188,21 @@ def table(file: Path) -> None:
                 f"**{cell}**" if each.get(name) == best else cell for name, cell in zip(columns, cells, strict=True)
             ]
             print(f"| {folder} | {' | '.join(bold)} |")
-        if not shots:
-            judge(found)
 
 
-def judge(found: dict[str, dict[str, float]]) -> None:
-    """Says where the default, which was chosen with the set left out, is near the best setting."""
-    below = dict[str, float]()
-    for cell in first_try.measured():
-        choice, each = left_out(cell), found.get(cell.name, {})
-        if choice in each:
-            below[cell.name] = max(each.values()) - each[choice]
-    near = [name for name, behind in below.items() if behind <= MARGIN + 1e-9]
-    far = ", ".join(f"{name} ({100 * behind:.1f} points)" for name, behind in below.items() if name not in near)
-    print(
-        f"\nthe default is within two points of the best on {len(near)} of {len(below)} sets; further: {far or 'none'}"
-    )
+def split(file: Path, out: Path) -> None:
+    """Every result with all images as OUT/SET.NAME.json, which `first_try.py table OUT` reads."""
+    out.mkdir(parents=True, exist_ok=True)
+    for one in json.loads(file.read_text())["results"]:
+        if "error" not in one and not one["shots"]:
+            (out / f"{one['set']}.{one['setting']}.json").write_text(json.dumps(one))
 
 
 def main() -> None:
     began = time.time()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("run", "table"))
-    parser.add_argument("paths", nargs="+", type=Path, metavar="SETS RESULT")
+    parser.add_argument("verb", choices=("run", "table", "split"))
+    parser.add_argument("paths", nargs="+", type=Path, metavar="SETS RESULT OUT")
     parser.add_argument("--sets", default="", help="names, separated by commas (default: all that are built)")
     parser.add_argument("--settings", default=",".join(name for name in SETTINGS if name != "default"))
     parser.add_argument("--seconds", type=float, default=3600.0)
@@ -221,6 +215,9 @@ def main() -> None:
     *sets, out = chosen.paths
     if chosen.verb == "table":
         table(out)
+        return
+    if chosen.verb == "split":
+        split(sets[0], out)
         return
     wanted, names = [name for name in chosen.sets.split(",") if name], chosen.settings.split(",")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -22,9 +22,9 @@ def sets(folder: Path, *names: str) -> list[Path]:
 
 
 def test_every_setting_comes_on_all_sets_before_few_images(tmp_path: Path) -> None:
-    found = list(benchmark.jobs(sets(tmp_path, "cells", "roads"), ["scratch-conv", "probe-photos"]))
+    found = list(benchmark.jobs(sets(tmp_path, "cells", "roads"), ["scratch-conv", "probe-means"]))
     assert [(job.folder.name, job.setting, job.shots) for job in found[:4]] == [
-        ("cells", "probe-photos", 0), ("roads", "probe-photos", 0),
+        ("cells", "probe-means", 0), ("roads", "probe-means", 0),
         ("cells", "scratch-conv", 0), ("roads", "scratch-conv", 0),
     ]  # fmt: skip
     assert {job.folder.name for job in found[4:]} == {"cells"}
@@ -47,9 +47,23 @@ def test_what_ended_is_kept_when_time_runs_out(failed: bool, tmp_path: Path, mon
 
     monkeypatch.setattr(benchmark, "measure", measure)
     monkeypatch.setitem(sys.modules, benchmark.__name__, benchmark)  # jobs go through pickles
-    todo = list(benchmark.jobs(sets(tmp_path, "roads"), ["probe-photos", "tune-photos"], ()))
+    todo = list(benchmark.jobs(sets(tmp_path, "roads"), ["probe-means", "tune-photos"], ()))
     out, place = tmp_path / "result.json", benchmark.Place(tmp_path, None, None)
-    benchmark.run(todo, out, place, processes=2, seconds=5.0, began=time.time())
+    limits = {"processes": 2, "seconds": 5.0, "began": time.time()}
+    benchmark.run(todo, [], out, place, **limits)
     kept = json.loads(out.read_text())["results"]
-    assert [one["setting"] for one in kept] == ["probe-photos"]
+    assert [one["setting"] for one in kept] == ["probe-means"]
     benchmark.table(out)
+    benchmark.split(out, tmp_path / "out")
+    assert len(list((tmp_path / "out").iterdir())) == (0 if failed else 1)
+
+
+def test_a_later_call_makes_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"set": "roads", "setting": "probe-means", "shots": 0, "accuracy": 0.5, "seconds": 1.0}
+    monkeypatch.setattr(benchmark, "measure", lambda job, place: {**made, "setting": job.setting})
+    monkeypatch.setitem(sys.modules, benchmark.__name__, benchmark)
+    todo = list(benchmark.jobs(sets(tmp_path, "roads"), ["probe-means", "tune-late"], ()))
+    out, place = tmp_path / "result.json", benchmark.Place(tmp_path, None, None)
+    benchmark.run(todo, [{**made, "accuracy": 0.9}], out, place, processes=1, seconds=30.0, began=time.time())
+    kept = {one["setting"]: one["accuracy"] for one in json.loads(out.read_text())["results"]}
+    assert kept == {"probe-means": 0.9, "tune-late": 0.5}

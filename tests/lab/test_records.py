@@ -12,6 +12,7 @@ from vitrail.lab.booklet import findings_json
 from vitrail.lab.records import Record, published, read_record, run_file, write_record
 from vitrail.lab.running import run_experiment
 from vitrail.lab.temperature import Temperature
+from vitrail.strict_json import to_json
 
 EXPERIMENT = Temperature()
 
@@ -84,6 +85,10 @@ def test_what_the_command_prints_can_be_published(tmp_path: Path, monkeypatch: p
     kept = published(EXPERIMENT)
     assert kept is not None
     assert kept.to_data() == found.record.to_data()
+    (tmp_path / "results" / f"{EXPERIMENT.name}.json").write_text(to_json(found.record.to_data()))
+    again = published(EXPERIMENT)
+    assert again is not None
+    assert again.to_data() == kept.to_data()
 
 
 def test_published_results_can_be_judged_and_drawn() -> None:

@@ -105,3 +105,18 @@ def test_the_head_may_read_all_levels():
         pooled = model.pooled(features)
     assert torch.equal(pooled[:, 1280:1296], features.pyramid[0].mean(dim=(2, 3)))
     assert torch.equal(pooled[:, -320:], features.pyramid[-1].mean(dim=(2, 3)))
+    assert model.width_of_means == model.head.in_features
+
+
+def test_the_head_may_read_cells_of_all_levels():
+    model = randomise(create("efficientnet_lite0", num_classes=3, pool_levels=True, pool_cells=2)).eval()
+    levels = 16 + 24 + 40 + 112 + 320
+    assert (model.head.in_features, model.width_of_means) == (1280 + 5 * levels, 1280 + levels)
+    with torch.no_grad():
+        features = model.features(torch.randn(2, 3, 64, 64))
+        pooled = model.pooled(features)
+    assert torch.equal(pooled[:, 1280:1296], features.pyramid[0].mean(dim=(2, 3)))
+    first = features.pyramid[0]  # 32 x 32: cells of 16 x 16, by channel, then by row
+    assert torch.allclose(pooled[:, 1280 + levels + 1], first[:, 0, :16, 16:].mean(dim=(1, 2)), atol=1e-6)
+    with pytest.raises(ConfigError, match="pool_levels"):
+        create("efficientnet_lite0", pool_cells=2)

@@ -40,7 +40,8 @@ def task_on(width: int, config=None, target=FOUR, outputs: int = 4):
 def test_it_is_logistic_regression_with_the_penalty_that_folds_choose() -> None:
     (x, y), (new, _) = clouds(300, seed=0), clouds(100, seed=1)
     task = task_on(x.shape[1])
-    penalty, mirrored, loss = fit_head(task, Known(x, {"label": y}))
+    penalty, mirrored, loss, width = fit_head(task, Known(x, {"label": y}))
+    assert width == x.shape[1]
     assert penalty in PENALTIES
     assert not mirrored
     assert 0 < loss < 1
@@ -85,6 +86,19 @@ def test_mirrored_images_are_learned_from_where_folds_say_so() -> None:
     wrong = Known(more[order[:count]], {"label": (same[order[:count]] + 1) % 4})
     assert fit_head(task_on(x.shape[1]), known, useful).mirrored
     assert not fit_head(task_on(x.shape[1]), known, wrong).mirrored
+
+
+@pytest.mark.parametrize("useful", [True, False])
+def test_cells_of_the_image_are_read_where_folds_say_so(useful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = clouds(120, seed=0)
+    cells = x if useful else torch.randn(len(x), 40, generator=torch.Generator().manual_seed(0))
+    means = torch.randn(len(x), 3, generator=torch.Generator().manual_seed(1)) if useful else x
+    task = task_on(means.shape[1] + cells.shape[1])
+    monkeypatch.setattr(type(task.backbone), "width_of_means", means.shape[1])
+    fit = fit_head(task, Known(torch.cat([means, cells], dim=1), {"label": y}))
+    assert fit.width == (means.shape[1] + cells.shape[1] if useful else means.shape[1])
+    assert bool(task.backbone.head.weight[:, means.shape[1] :].any()) is useful
+    assert str(fit.width) in str(fit)
 
 
 def test_images_of_a_group_are_in_one_fold() -> None:

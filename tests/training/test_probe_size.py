@@ -92,7 +92,7 @@ def test_folds_have_the_size_that_the_first_of_them_chooses(tmp_path: Path, monk
 
     def fit(task, known, *, groups) -> Fit:
         tried.append(task.backbone.config.image_size[0])
-        return Fit(1.0, mirrored=False, loss=1 / tried[-1])  # the larger one is better
+        return Fit(1.0, mirrored=False, loss=1 / tried[-1], width=1)  # the larger one is better
 
     monkeypatch.setattr(probe_size, "fit_head", fit)
     draw = np.random.default_rng(0)

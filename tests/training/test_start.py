@@ -1,14 +1,17 @@
 """Weights that a run starts from: named ones, those that ship with vitrail, or a refusal."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 from support.registered import tiny
 from support.run_folder import record
 from support.small_data import photos, split
 
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice
 from vitrail.models.checkpoint import save
+from vitrail.packaged import PHOTOS
 from vitrail.profiling.count import sketch
 from vitrail.training.config import TrainConfig
 from vitrail.training.plan import make_plan
@@ -52,3 +55,31 @@ def test_a_model_is_called_as_its_run_called_it_where_that_is_true(tmp_path: Pat
 
 def test_other_recipes_leave_nothing_as_it_is() -> None:
     assert not changes_weights(TrainConfig())
+
+
+def test_a_probe_reads_cells_where_a_model_can_give_them_and_there_are_few_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def options(start: str | Path = PHOTOS, **changes: object) -> Mapping[str, object]:
+        return make_plan(split(photos(20)), start=start, changes={"probe": "linear", **changes}).config.options
+
+    assert options() == {"pool_cells": 3}
+    assert options(options={"pool_cells": 1}) == {"pool_cells": 1}
+    assert options(probe=None, epochs=1) == {}
+    assert options(save(tiny("vit32_small", num_classes=0), tmp_path / "plain").parent) == {}
+    monkeypatch.setattr("vitrail.training.start.MOST_FOR_CELLS", 10)
+    assert options() == {}
+
+
+def test_an_option_may_make_the_head_wider_and_leaves_the_rest_as_it_was() -> None:
+    narrow, wide = (
+        make_plan(split(photos(20)), start=PHOTOS, changes={"probe": "linear", "options": {"pool_cells": count}})
+        .build_task()
+        .backbone
+        for count in (1, 2)
+    )
+    assert wide.head.in_features == narrow.head.in_features + 4 * sum(narrow.config.level_dims)
+    state = wide.state_dict()
+    assert all(
+        torch.equal(tensor, state[name]) for name, tensor in narrow.state_dict().items() if not name.startswith("head.")
+    )

@@ -90,9 +90,12 @@ def read_record(file: Path) -> Record:
 
 
 def published(experiment: Experiment) -> Record | None:
-    """The results of the full run that the package has, as `vitrail lab NAME --json` prints them, if it has them."""
+    """The results of the full run that the package has, if it has them.
+
+    The file is what `vitrail lab NAME --json` prints, or the record in it alone.
+    """
     file = resources.files("vitrail.lab") / "results" / f"{experiment.name}.json"
     if not file.is_file():
         return None
     data = from_json(file.read_text(encoding="utf-8"))
-    return Record.from_data(data.get("record") if isinstance(data, dict) else data, file.name)
+    return Record.from_data(data.get("record", data) if isinstance(data, dict) else data, file.name)

@@ -95,6 +95,11 @@ class Backbone(nn.Module):
     def pooled(self, features: Features) -> Tensor:
         """Features -> the input of the head, B D."""
 
+    @property
+    def width_of_means(self) -> int | None:
+        """How many inputs of the head, the first ones, are means of the whole image; None if all are."""
+        return None
+
     @abstractmethod
     def new_head(self) -> nn.Module:
         """A new head; the identity if `num_classes` is 0."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import Positive
+from vitrail.config import Count, Positive
 from vitrail.errors import ConfigError
 from vitrail.layers.conv import ConvNorm, InvertedResidual
 from vitrail.layers.patch import Grid
@@ -31,17 +32,21 @@ class EfficientNetConfig(MobileConfig):
     `pad_after` has a flag for the stem and for each group with stride 2: whether its convolution is padded as in the
     authors' code for even sizes, with one pixel less at the top and left; odd sizes are then rounded down. `lite`
     leaves out squeeze-excite and takes ReLU6 for SiLU. `pool_levels` lets the head also read the mean of each level:
-    textures are in the fine ones.
+    textures are in the fine ones. With `pool_cells` = n it reads the means of n x n cells of each level, too: where
+    something is.
     """
 
     eps: Positive = 1e-5
     lite: bool = False
     pool_levels: bool = False
+    pool_cells: Count = 1
     pad_after: tuple[bool, ...] = (False,) * 5
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a wrong number of groups or of flags."""
         super().__post_init__()
+        if self.pool_cells > 1 and not self.pool_levels:
+            raise ConfigError("pool_cells needs pool_levels=true: the cells are those of the levels")
         if len(self.pad_after) != self.num_levels:
             raise ConfigError(f"pad_after has {len(self.pad_after)} entries; it needs {self.num_levels}, one per level")
         if len(self.depths) != len(GROUPS):
@@ -124,14 +129,24 @@ class EfficientNet(Mobile):
     @property
     def width(self) -> int:
         """The width of the vector that the head reads."""
-        return super().width + (sum(self.config.level_dims) if self.config.pool_levels else 0)
+        if not self.config.pool_levels:
+            return super().width
+        count = self.config.pool_cells
+        return super().width + (1 + (count**2 if count > 1 else 0)) * sum(self.config.level_dims)
+
+    @property
+    def width_of_means(self) -> int | None:
+        """How many inputs of the head, the first ones, are means of the whole image; the others are those of cells."""
+        return super().width + sum(self.config.level_dims) if self.config.pool_levels else None
 
     def pooled(self, features: Features) -> Tensor:
         """Features -> the input of the head, B D."""
         last = super().pooled(features)
         if not self.config.pool_levels:
             return last
-        return torch.cat([last, *(level.mean(dim=(2, 3)) for level in features.pyramid)], dim=1)
+        means, count = [level.mean(dim=(2, 3)) for level in features.pyramid], self.config.pool_cells
+        cells = [F.adaptive_avg_pool2d(level, count).flatten(1) for level in features.pyramid] if count > 1 else []
+        return torch.cat([last, *means, *cells], dim=1)
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)

@@ -2,7 +2,8 @@
 
 The features of all training images are computed once, without augmentation, and kept in the cache folder. The head
 minimises the loss of the task on them, plus a penalty of its squared weights, which folds of the images choose. With
-`augment.flip`, folds also choose whether mirrored images are learned from.
+`augment.flip`, folds also choose whether mirrored images are learned from; where a model gives means of cells of the
+image, whether the head reads these.
 """
 
 import time
@@ -55,6 +56,10 @@ class Known(NamedTuple):
         """Those of some images."""
         return Known(self.features[rows], {name: values[rows] for name, values in self.targets.items()})
 
+    def first(self, width: int) -> "Known":
+        """The first features of all images."""
+        return self._replace(features=self.features[:, :width])
+
 
 class Fit(NamedTuple):
     """What folds of the images chose."""
@@ -62,10 +67,12 @@ class Fit(NamedTuple):
     penalty: float
     mirrored: bool
     loss: float  # the mean over images that the head was not fitted to; 0 where there are too few images for folds
+    width: int  # of the features that the head reads
 
     def __str__(self) -> str:
-        """Such as "with a penalty of 0.1, from mirrored images too"."""
-        return f"with a penalty of {self.penalty:g}" + (", from mirrored images too" if self.mirrored else "")
+        """Such as "on 1840 features with a penalty of 0.1, from mirrored images too"."""
+        mirrored = ", from mirrored images too" if self.mirrored else ""
+        return f"on {self.width} features with a penalty of {self.penalty:g}{mirrored}"
 
 
 def check_head(task: Task) -> nn.Linear:
@@ -97,7 +104,7 @@ def fit_probe(loop: Loop, dataset: Dataset, images: ImageSet, prepare: Callable[
     now.history.append({"epoch": 1, "step": 0, "lr": 0.0, "train": {}, "val": numbers(results), **speed})
     loop.logs.resume(now.history)
     loop.publish(results)
-    loop.logs.say(f"a linear head on {known.features.shape[1]} features was fitted, {fitted}")
+    loop.logs.say(f"a linear head was fitted {fitted}")
 
 
 @torch.no_grad()
@@ -154,26 +161,32 @@ def groups_of(dataset: Dataset, images: ImageSet) -> list[str] | None:
 def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups: Sequence[str] | None = None) -> Fit:
     """Fits the head of a task's model to features M D and targets, and to those of mirrored images if that is better.
 
-    Images of a group, and images and their mirror images, are in one fold; folds are judged by images as they are.
+    Images of a group, and images and their mirror images, are in one fold; folds are judged by images as they are. The
+    head gets weights for cells of the image only if that is better than the means of the whole image alone.
     """
     head = check_head(task)
+    widths = sorted({task.backbone.width_of_means or head.in_features, head.in_features})
     parts = [part.to(head.weight.device) for part in (known, mirrored) if part is not None]
     mean, scale = _spread(parts[0].features)
     parts = [part._replace(features=(part.features - mean) / scale) for part in parts]
     fold = _folds(len(known.features), groups).to(head.weight.device)
-    scores = torch.zeros(len(parts), len(PENALTIES))
+    ways = [(copies, width) for copies in range(1, len(parts) + 1) for width in widths]
+    scores = torch.zeros(len(ways), len(PENALTIES))
     for number in range(_FOLDS if len(fold) >= LEAST_FOR_FOLDS else 0):
-        held = parts[0].some(fold == number)
-        for way in range(len(parts)):
-            fit = _joined([part.some(fold != number) for part in parts[: way + 1]])
+        for way, (copies, width) in enumerate(ways):
+            held = parts[0].some(fold == number).first(width)
+            fit = _joined([part.some(fold != number).first(width) for part in parts[:copies]])
             for index, fitted in enumerate(_path(task, fit, head.out_features)):
                 scores[way, index] += _loss(task, fitted, held).item() * len(held.features)
     way, best = divmod(int(scores.argmin()), len(PENALTIES))
-    *_, (weight, bias) = _path(task, _joined(parts[: way + 1]), head.out_features, PENALTIES[: best + 1])
+    copies, width = ways[way]
+    fit = _joined([part.first(width) for part in parts[:copies]])
+    *_, (weight, bias) = _path(task, fit, head.out_features, PENALTIES[: best + 1])
+    weight = weight / scale[:width]
     with torch.no_grad():
-        head.weight.copy_(weight / scale)
-        head.bias.copy_(bias - (weight / scale) @ mean)
-    return Fit(PENALTIES[best], way > 0, scores.min().item() / len(fold))
+        head.weight.zero_()[:, :width] = weight
+        head.bias.copy_(bias - weight @ mean[:width])
+    return Fit(PENALTIES[best], copies > 1, scores.min().item() / len(fold), width)
 
 
 def _folds(count: int, groups: Sequence[str] | None) -> Tensor:

@@ -46,6 +46,7 @@ from vitrail.training.start import (
     loaded,
     model_name,
     preprocess_of,
+    with_cells,
 )
 from vitrail.training.started_head import copy_head, with_head
 from vitrail.training.task_choice import Spec, TaskChoice, choose_task, open_for_task, split_spec
@@ -203,7 +204,8 @@ def make_plan(
     if start is None:
         config, backbone = fresh_model(config, outputs, seen, notes, named=named)
     else:
-        config, backbone = _started(config, start, outputs, notes, model=changes.get("model"), borrowed=borrowed)
+        model, images = changes.get("model"), len(splits.train)
+        config, backbone = _started(config, start, outputs, notes, images=images, model=model, borrowed=borrowed)
     plan = Plan(
         config=config,
         data=splits,
@@ -236,10 +238,13 @@ def _begins(  # noqa: PLR0917  (all of one choice)
 
 
 def _started(
-    config: TrainConfig, start: str | Path, outputs: int, notes: list[str], *, model: str | None, borrowed: bool
-) -> tuple[TrainConfig, Backbone]:
+    config: TrainConfig, start: str | Path, outputs: int, notes: list[str], *, images: int, model: str | None,
+    borrowed: bool,
+) -> tuple[TrainConfig, Backbone]:  # fmt: skip
     """A model with the weights that a run starts from, and the config that names it."""
     backbone = loaded(start, config, outputs, model=model)
+    if (celled := with_cells(config, backbone, images, outputs)) != config:
+        config, backbone = celled, loaded(start, celled, outputs, model=model)
     config = change(config, {"model": model_name(backbone, start)})
     known = f"; licence of the weights: {licence}" if (licence := licence_of(start)) else ""
     notes.append(BORROWED if borrowed else f"starts from the weights of {start} ({config.model}{known})")

@@ -14,9 +14,10 @@ from vitrail.packaged import LICENCE, NAMES
 from vitrail.packaged import NAME as PACKAGED
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import Record, is_run
-from vitrail.training.config import TrainConfig
+from vitrail.training.config import TrainConfig, change
 from vitrail.training.started_head import headed_backbone, headed_path
 
+HEAD = "head."  # names of its weights begin so
 BORROWED = (
     "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv trained on "
     "photographs of 32 x 32 pixels; where detail matters, name others (--from)"
@@ -33,6 +34,18 @@ FOR_PROBE = {
     "schedule": {"warmup_epochs": 0.0},
     "augment": {"crop": "none", "flip": False},
 }
+
+# A linear probe also reads the means of 3 x 3 cells where a model can give them, and folds find them of use: up to so
+# many images times outputs, from which on fitting it would take minutes.
+CELLS, MOST_FOR_CELLS = 3, 200_000
+
+
+def with_cells(config: TrainConfig, backbone: Backbone, images: int, outputs: int) -> TrainConfig:
+    """The config of a linear probe that reads the cells of an image, too, unless its options say otherwise."""
+    able = config.probe is not None and backbone.width_of_means is not None
+    if not able or "pool_cells" in config.options or images * outputs > MOST_FOR_CELLS:
+        return config
+    return change(config, {"options": {**config.options, "pool_cells": CELLS}})
 
 
 def changes_weights(config: TrainConfig) -> bool:
@@ -65,8 +78,11 @@ def loaded(start: str | Path, config: TrainConfig, num_outputs: int, *, model: s
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))
+    state, own = backbone.state_dict(), changed.state_dict()
+    if any(own[name].shape != state[name].shape for name in own.keys() & state.keys() if name.startswith(HEAD)):
+        state |= {name: tensor for name, tensor in own.items() if name.startswith(HEAD)}  # a head of another width
     try:
-        changed.load_state_dict(backbone.state_dict())
+        changed.load_state_dict(state)
     except RuntimeError as error:
         names = ", ".join(config.options)
         raise ConfigError(f"options ({names}) do not fit the weights of {start}") from error
