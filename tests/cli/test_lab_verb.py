@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.cli import main
+from vitrail.lab import EXPERIMENTS
 
 
 def test_without_a_name_the_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,6 +29,30 @@ def test_charts_are_in_a_page_that_is_named(tmp_path: Path, capsys: pytest.Captu
     assert "<svg" in (tmp_path / "temperature.html").read_text()
     assert main([*words, "--json", "--out", str(tmp_path / "new" / "page.html")]) == 0
     assert (tmp_path / "new" / "page.html").is_file()
+
+
+def test_all_prints_the_verdicts_and_a_line_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [one for one in EXPERIMENTS if one.name in ("temperature", "diagonal-query")]
+    monkeypatch.setattr("vitrail.lab.chosen", lambda name: few)
+    words = ["lab", "all", "--quick", "--seeds", "1", "--results", str(tmp_path), "--out", str(tmp_path / "all.html")]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert [line.split(":")[0] for line in said.err.splitlines()] == [
+        f"{number} of 2, {one.name}" for number, one in enumerate(few, start=1)
+    ]
+    assert "Verdicts" in said.out
+    assert "How it was measured" not in said.out
+    assert "How it was measured" in (tmp_path / "all.html").read_text()
+
+
+def test_the_full_size_on_a_cpu_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["lab", "temperature", "--device", "cpu", "--seeds", "1", "--results", str(tmp_path)]
+    assert main(words) == 0
+    assert "--quick" in capsys.readouterr().err
+    assert main([*words, "--quick"]) == 0
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
