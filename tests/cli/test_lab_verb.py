@@ -57,11 +57,18 @@ def test_the_full_size_on_a_cpu_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("words", "word"),
-    [(["temprature"], "temperature"), (["--quick"], "name"), (["temperature", "--quick", "--seeds", "0"], "seeds")],
+    [
+        (["temprature"], "temperature"),
+        (["--quick"], "name"),
+        (["temperature", "--quick", "--seeds", "0"], "seeds"),
+        (["temperature", "--quick", "--results", __file__], "folder"),
+    ],
 )
 def test_mistakes_are_one_sentence(
     words: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["lab", *words]) == 2
-    assert word in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert word in said
+    assert len(said.splitlines()) == 1

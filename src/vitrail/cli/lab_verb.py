@@ -41,10 +41,13 @@ def lab(options: argparse.Namespace) -> None:
         show_report(listing(EXPERIMENTS), options)
         return
     where = device("cpu" if options.quick and options.device is None else options.device)
+    experiments = chosen(options.name)
+    if options.results.exists() and not options.results.is_dir():
+        raise ConfigError(f"--results {options.results} is a file; name a folder")
     if where.type == "cpu" and not options.quick:
         text = "on a CPU the full size takes minutes to hours an experiment; --quick measures the small form"
         warnings.warn(text, Notice, stacklevel=1)
-    findings, experiments = [], chosen(options.name)
+    findings = []
     for number, experiment in enumerate(experiments, start=1):
         with busy(f"{number} of {len(experiments)}, {experiment.name}: {experiment.claim[:60]}"):
             found = run_experiment(
