@@ -292,8 +292,8 @@ def _costs(found: Compared) -> Section:
             "parameters": cost.parameters,
             "MACs": cost.macs,
             "weights": cost.size,
-            "ms a training step": None if cost.step is None else round(1000 * cost.step, 1),
-            "s of training": None if cost.training is None else round(cost.training, 1),
+            "ms a training step": None if cost.step is None else _rounded(1000 * cost.step),
+            "s of training": None if cost.training is None else _rounded(cost.training),
             "ms an image, here": round(1000 * cost.answer, 2),
         })  # fmt: skip
     units: dict[str, Unit] = dict.fromkeys(rows[0], "")
@@ -304,6 +304,11 @@ def _costs(found: Compared) -> Section:
         f"timed now, in turns, alone, on {where} ({machine()})."
     )
     return Group("Cost", (Table("", units, rows), Text("", text)))
+
+
+def _rounded(value: float) -> float:
+    """With a tenth below a thousand, whole above, so that no table shows it as a power of ten."""
+    return round(value, 1) if value < 1000 else round(value)
 
 
 def _notes(found: Compared) -> Iterator[str]:
