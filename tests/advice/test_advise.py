@@ -54,6 +54,18 @@ def test_what_lies_outside_is_named() -> None:
     assert "was not measured on this device" in " ".join(one.text for one in advised(facts(), measured=False).sentences)
 
 
+def test_the_expected_range_of_such_a_case_is_outside_too() -> None:
+    ranges = [one for few in (4, 1000) for one in advised(facts(images=few)).sentences if "Expected" in one.text]
+    assert [one.outside for one in ranges] == [True, False]
+
+
+def test_the_engine_of_a_time_is_named() -> None:
+    text = str(advised(facts(), Limits(latency=12.0), engine(NETWORK, 2.0)).report())
+    assert "int8" in text.partition("What was chosen between")[2].partition("Measured rows")[0]
+    late = advised(facts(), Limits(latency=2.0), engine(NETWORK, 2.0)).ranked
+    assert any("with int8" in one.too_much[0] for one in late)
+
+
 def test_a_better_candidate_beyond_the_limits_is_named() -> None:
     slow = advised(facts(), Limits(latency=10.0), result("tune", "c", 0.9))
     assert slow.choice is not None
@@ -94,6 +106,9 @@ def test_nothing_fits() -> None:
     assert found.choice is None
     assert found.commands == []
     assert "Nothing that was measured" in found.sentences[0].text
+    assert "tune is closest" in advised(facts(), Limits(latency=0.1)).sentences[0].text
+    unknown = advised(facts(), Limits(latency=10.0), measured=False).sentences[0].text
+    assert "closest" not in unknown
     assert "nothing" in repr(found)
 
 

@@ -1,5 +1,8 @@
 """The choice: regret by hand, limits, engines, and times in proportion."""
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 from support.advised import SETTINGS, engine, facts, result, speed
 
@@ -10,9 +13,11 @@ from vitrail.advice.choose import (
     Limits,
     best_engine,
     candidates,
+    excess,
     judge,
     merit,
     ranked,
+    size_of,
     slowness,
     training_seconds,
 )
@@ -68,6 +73,23 @@ def test_limits_put_candidates_behind() -> None:
     found = judged(Limits(latency=10.0), engine("packaged", 4.0))
     assert [one.candidate.name for one in ranked(list(found.values()))] == ["tune", "probe"]
     assert found["tune"].latency == pytest.approx(5)
+
+
+def test_the_excess_is_that_of_the_limit_kept_least() -> None:
+    probe = judged(Limits(), mib=400.0)["probe"]
+    assert excess(probe, Limits()) == 0
+    assert excess(probe, Limits(memory=100.0)) == 4
+    assert excess(probe, Limits(memory=100.0, minutes=1e-6)) > 1e6
+    assert excess(replace(probe, latency=None), Limits(latency=1e6)) == inf
+
+
+def test_packaged_weights_and_recipes_have_an_image_size() -> None:
+    assert judged(Limits())["probe"].candidate.image_size == size_of("packaged-photos") == (160, 160)
+    rows = [result("demo", "a", 0.8)]
+    (found,) = candidates(facts(), rows, {}, {"demo": {"model": "vit", "options": {"image_size": 32}}})
+    assert found.image_size == (32, 32)
+    (found,) = candidates(facts(), rows, {}, {"demo": {"model": "vit"}})
+    assert found.image_size is None
 
 
 def test_an_engine_with_other_answers_is_not_chosen() -> None:

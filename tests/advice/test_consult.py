@@ -1,6 +1,7 @@
 """Advice for data on disk, from Python and from the command line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from support.task_data import numbers_table
 import vitrail
 from vitrail.cli import main
 from vitrail.data.sources.opening import find
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 from vitrail.training import first_try
 from vitrail.training.plan import make_plan
 
@@ -60,6 +61,14 @@ def test_wrong_devices_and_limits_are_refused(photos: Path) -> None:
         vitrail.advise(photos, device="abacus")
     with pytest.raises(ConfigError, match="memory"):
         vitrail.advise(photos, device="epyc", memory=100)
+
+
+def test_data_that_cannot_be_learned_are_refused(tmp_path: Path) -> None:
+    one = labelled(tmp_path / "photos")
+    for part in one.iterdir():
+        shutil.rmtree(part / "dog")
+    with pytest.raises(DataError, match="class"):
+        vitrail.advise(one, device="epyc")
 
 
 def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.advised import facts
 from support.compared_runs import COUNT, labelled
 
-from vitrail.advice.facts import facts_of, look
+from vitrail.advice.facts import facts_of, known_task, look
 from vitrail.data.audit.doctor import examine
 from vitrail.data.sources.opening import survey
 from vitrail.errors import ConfigError
@@ -24,6 +24,14 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
     assert any("dentical" in line for line in found.doctor)
     with pytest.raises(ConfigError, match="unknown task"):
         facts_of(str(source), splits, examine(splits), look(splits.train), task="cook")
+    with pytest.raises(ConfigError, match="boxes"):
+        facts_of(str(source), splits, examine(splits), look(splits.train), task="detect")
+
+
+def test_a_task_that_reads_no_labels_is_refused() -> None:
+    with pytest.raises(ConfigError, match="measured"):
+        known_task("mae")
+    assert known_task("detect").target_kinds == ("boxes",)
 
 
 def test_distance_counts_doublings() -> None:

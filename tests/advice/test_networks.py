@@ -1,11 +1,14 @@
 """Networks by their names, and what is measured of them."""
 
+import sys
+
 import pytest
 import torch
+from support import processes
 from support.compared_runs import NAMES as CLASSES
 
 from vitrail.advice import networks
-from vitrail.advice.networks import measure, memory, network, other_load
+from vitrail.advice.networks import measure, memory, network, other_load, peak
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import ConfigError
 
@@ -39,6 +42,13 @@ def test_on_a_busy_machine_the_fastest_pass_counts(
 def test_an_unknown_network_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown"):
         network("nothing-like-it")
+
+
+def test_the_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    held = bytearray(b"1") * (300 << 20)
+    words = [sys.executable, "-c", "from vitrail.advice.networks import peak; print(peak())"]
+    assert int(processes.run(words).stdout) < peak()
+    assert peak() > len(held)
 
 
 @pytest.mark.slow

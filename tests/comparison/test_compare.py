@@ -1,6 +1,7 @@
 """A comparison of runs from Python and from the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_three_runs_have_three_pairs(runs: list[Path], data: Path, tmp_path: Pat
     assert all(pair.best.corrected >= pair.best.p for pair in many.pairs)
     assert list(many.parts) == [1, 2]
     assert ["seed" in told for told in sentences(many)] == [False, True, False]  # the second has another rate
+    more = replace(many, runs=[*many.runs] * 2, values=[*many.values] * 2)
+    assert "other 1 pair" in " ".join(sentences(more))  # of the pairs, two are with the best run
+
+
+def test_a_run_with_fewer_epochs_than_it_was_to_have_is_named(runs: list[Path], data: Path, tmp_path: Path) -> None:
+    short = made_run(tmp_path / "short", data, recipe={"epochs": 60})
+    whole = made_run(tmp_path / "whole", data, recipe={"epochs": 2})
+    text = " ".join(str(vitrail.compare(runs[0], short, whole, resamples=20, device="cpu").report()).split())
+    assert "short has 2 of 60 epochs" in text
+    assert "whole has" not in text
 
 
 def test_what_chance_changes_is_named(runs: list[Path], data: Path, tmp_path: Path) -> None:

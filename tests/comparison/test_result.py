@@ -52,3 +52,10 @@ def test_a_task_that_cannot_be_paired_says_so(found: Compared) -> None:
 
 def test_equal_runs_have_no_settings_to_list(found: Compared) -> None:
     assert "the same settings" in str(report(replace(found, settings={})))
+
+
+def test_long_steps_are_whole_milliseconds(found: Compared) -> None:
+    slow = replace(found, costs=[one._replace(step=15.24, training=20_000.4) for one in found.costs])
+    text = str(report(slow))
+    assert "15,240" in text
+    assert "20,000" in text

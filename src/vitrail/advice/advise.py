@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from vitrail.advice.choose import (
@@ -12,6 +13,7 @@ from vitrail.advice.choose import (
     Judged,
     Limits,
     best_engine,
+    excess,
     in_ms,
     per_image,
     slowness,
@@ -20,8 +22,9 @@ from vitrail.advice.choose import (
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.networks import BUSY
 from vitrail.advice.rows import Row, machines
+from vitrail.advice.tables import candidates_table, data_section, engine_of, rows_table
 from vitrail.data.audit.doctor import FORWARDS
-from vitrail.report import Code, Facts, Report, Section, Table, Text, Unit, Value, show
+from vitrail.report import Code, Report, Section, Text, show
 from vitrail.report.metric import show_interval
 from vitrail.report.values import duration
 from vitrail.strict_json import to_json
@@ -68,13 +71,13 @@ class Advice:
         by_key = {_key(row): row for one in self.sentences for row in one.rows}
         lines = [_line(one, numbers) for one in self.sentences]
         sections: list[Section] = [
-            _data(self.facts),
+            data_section(self.facts),
             Text("Advice", "\n".join(f"- {line}" for line in lines)),
             Code("Commands", "\n".join(self.commands) or "none"),
-            _others(self.ranked),
+            candidates_table(self.ranked),
         ]
         if rows:
-            sections.append(_table([by_key[key] for key in rows]))
+            sections.append(rows_table([by_key[key] for key in rows]))
         return Report(f"Advice for {self.facts.source} on {self.device}", tuple(sections))
 
     def to_html(self, path: str | Path) -> str:
@@ -90,8 +93,9 @@ class Advice:
             "choice": None if self.choice is None else self.choice.candidate.name,
             "candidates": [
                 {
-                    "name": one.candidate.name, "merit": one.merit, "ms": one.latency, "mib": one.memory,
-                    "training_seconds": one.seconds, "beyond_limits": list(one.too_much),
+                    "name": one.candidate.name, "merit": one.merit, "ms": one.latency,
+                    "by": engine_of(one), "mib": one.memory, "training_seconds": one.seconds,
+                    "beyond_limits": list(one.too_much),
                 }
                 for one in self.ranked
             ],
@@ -113,45 +117,6 @@ def _line(one: Sentence, numbers: dict[tuple[str, str, str, str], int]) -> str:
     return f"{one.text}{outside}{f' [{marks}]' if marks else ''}"
 
 
-def _data(facts: DataFacts) -> Facts:
-    values: dict[str, Value] = {
-        "task": facts.task, "targets": facts.targets, "training images": facts.images, "classes": facts.classes or None,
-        "median longer side": facts.pixels, "grey": facts.grey,
-        "largest class over smallest": None if facts.imbalance is None else round(facts.imbalance, 1),
-        "identical images in a split": facts.duplicates, "identical or similar across splits": facts.across,
-        "unreadable": facts.unreadable,
-    }  # fmt: skip
-    return Facts("Data", {name: value for name, value in values.items() if value is not None})
-
-
-def _others(ranked: Sequence[Judged]) -> Table:
-    """What was chosen between."""
-    rows: list[dict[str, Value]] = [
-        {
-            "candidate": one.candidate.name,
-            "points below the best": round(100 * abs(one.merit), 1) if one.candidate.rows else None,
-            "ms an image": None if one.latency is None else round(one.latency, 2),
-            "training": None if one.seconds is None else duration(one.seconds),
-            "beyond limits": "; ".join(one.too_much) or "no",
-        }
-        for one in ranked
-    ]
-    columns: dict[str, Unit] = dict.fromkeys(rows[0], "")
-    return Table("What was chosen between", columns, rows)
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    """The measured rows by number."""
-    shown: list[dict[str, Value]] = [
-        {
-            "row": number, "what": row.of, "set": row.set or None, "images": row.values.get("images"),
-            "measured": row.text(), "hardware": row.machine, "command": row.command,
-        }
-        for number, row in enumerate(rows, start=1)
-    ]  # fmt: skip
-    return Table("Measured rows", dict.fromkeys(shown[0], ""), shown)
-
-
 def advice(
     facts: DataFacts, ranked: Sequence[Judged], evidence: Evidence, *, limits: Limits, device: str,
     label: Sequence[str] = (),
@@ -161,19 +126,21 @@ def advice(
     best = ranked[0]
     sentences = [
         *_model(facts, best, ranked),
-        *_expected(best, evidence.rows),
+        *_expected(facts, best, evidence.rows),
         *_time(facts, best, evidence, named=device in machines()),
         *_ways(facts, best, limits, evidence, label),
     ]
     sentences += [*_answer(best, limits, evidence), *_doctor(facts)]
     commands = _commands(facts, best, rows, kind, label)
     if not best.fits:
-        closest = min(ranked, key=lambda one: (len(one.too_much), one.latency or 0.0, one.seconds or 0.0))
+        closest = min(ranked, key=lambda one: excess(one, limits))
         reasons = tuple(f"{one.candidate.name}: {', '.join(one.too_much)}" for one in ranked)
         text = f"Nothing that was measured keeps the limits ({'; '.join(reasons)})."
         nearest = (
             f" {closest.candidate.name} is closest; raise a limit, or choose a smaller model of `vitrail models` or "
             "smaller images (--image-size)."
+            if isfinite(excess(closest, limits))
+            else " On the device itself, `vitrail advise` without a named machine measures it."
         )
         known = tuple(speeds[one.candidate.network] for one in ranked if one.candidate.network in speeds)
         sentences, commands = [Sentence(text + nearest, known, outside=True), *_doctor(facts)], []
@@ -188,7 +155,8 @@ def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator
     """Which model, and how close the case is to what was measured."""
     near = _near(best)
     about = best.candidate.about
-    text = f"Model, weights and recipe: {about[:1].lower()}{about[1:]} ({best.candidate.name})"
+    size = "" if best.candidate.image_size is None else f", at {' x '.join(map(str, best.candidate.image_size))} pixels"
+    text = f"Model, weights, recipe, image size: {about[:1].lower()}{about[1:]} ({best.candidate.name}){size}"
     if not near:
         yield Sentence(f"{text}. No set of task {facts.task!r} is among those that were measured.", outside=True)
         return
@@ -216,12 +184,17 @@ def _model(facts: DataFacts, best: Judged, ranked: Sequence[Judged]) -> Iterator
 
 def _beyond(facts: DataFacts, best: Judged) -> Iterator[Sentence]:
     """How the case differs from all sets that were measured."""
-    nearest = best.candidate.rows[0]
-    outside = [*_outside(facts, best.candidate.rows), *_longer(best.candidate, nearest)]
+    if differences := _differences(facts, best.candidate):
+        yield Sentence(f"This case: {'; '.join(differences)}.", best.candidate.rows[:1], outside=True)
+
+
+def _differences(facts: DataFacts, candidate: Candidate) -> list[str]:
+    """Why the case lies outside of what was measured of a candidate."""
+    nearest = candidate.rows[0]
+    outside = [*_outside(facts, candidate.rows), *_longer(candidate, nearest)]
     if facts.distance(nearest.values) > _FAR:
         outside.append(f"the nearest set, {nearest.set}, is unlike these data")
-    if outside:
-        yield Sentence(f"This case: {'; '.join(outside)}.", (nearest,), outside=True)
+    return outside
 
 
 def _outside(facts: DataFacts, rows: Sequence[Row]) -> Iterator[str]:
@@ -240,7 +213,7 @@ def _longer(candidate: Candidate, row: Row) -> Iterator[str]:
         yield f"{candidate.epochs} epochs at {here} pixels, measured with {row.values['epochs']} at {there}"
 
 
-def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
+def _expected(facts: DataFacts, best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
     """The range of the result on near sets."""
     near = _near(best)
     if not near:
@@ -254,9 +227,10 @@ def _expected(best: Judged, rows: Sequence[Row]) -> Iterator[Sentence]:
     check = next((row for row in rows if row.kind == "check" and near[0].values["task"] == row.values["task"]), None)
     if check is not None and len(near) > 1:
         held = f"on {check.values['inside']} of {check.values['sets']} sets that were left out"
-        yield Sentence(f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, check))
-    else:
-        yield Sentence(f"{text} One set says little about yours." if len(near) == 1 else text, near)
+        text, near = f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, check)
+    elif len(near) == 1:
+        text = f"{text} One set says little about yours."
+    yield Sentence(text, near, outside=bool(_differences(facts, best.candidate)))
 
 
 def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) -> Iterator[Sentence]:
@@ -277,7 +251,8 @@ def _time(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool) ->
             yield Sentence(f"{text}, if this device is as fast as that one.", tuple(timed), outside=not named)
             return
         there = tuple(row for row in rows if row.kind == "speed" and row.of == best.candidate.network)
-        yield Sentence(f"{text}, on a device that takes {slower:.2g} times as long.", (*timed, *there, speed))
+        fast = "as fast as that one" if f"{slower:.2g}" == "1" else f"that takes {slower:.2g} times as long"
+        yield Sentence(f"{text}, on a device {fast}.", (*timed, *there, speed))
         return
     text = f"Training: about {duration(best.seconds)}, if a step of an image takes {FORWARDS:g} forward passes"
     yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row
 from vitrail.config import Config, Positive
 from vitrail.data.audit.doctor import FORWARDS
-from vitrail.packaged import NAME, PHOTOS
+from vitrail.packaged import NAME, NAMES, PHOTOS, packaged_size
 from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
@@ -78,7 +79,7 @@ class Candidate:
     rows: tuple[Row, ...]  # results, the sets most like the data first
     epochs: int | None = None
     head_on: str | None = None  # the weights whose features a linear head reads, where that is all that is trained
-    image_size: tuple[int, int] | None = None  # height and width, where they depend on the data
+    image_size: tuple[int, int] | None = None  # height and width, where they are known before training
     sizes: tuple[int, ...] = ()  # other image sizes that training tries with nothing named
 
     def work(self, row: Row) -> float:
@@ -123,16 +124,36 @@ def candidates(
             words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
             head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
             sizes = tuple(first.sizes) if first is not None and first.name == name else ()
-            found.append(Candidate(name, setting.about, network, (words,), tuple(own), head_on=head_on, sizes=sizes))
+            found.append(
+                Candidate(
+                    name, setting.about, network, (words,), tuple(own), head_on=head_on, image_size=size_of(network),
+                    sizes=sizes,
+                )
+            )  # fmt: skip
         elif name in recipes:
             recipe = recipes[name]
             found.append(
                 Candidate(
                     name, f"the recipe {name} trains {recipe['model']} from {_start(name)}",
                     _NETWORKS.get(name, name), tuple(_recipe_commands(name)), tuple(own), recipe.get("epochs"),
+                    image_size=_size_of_recipe(name, recipe),
                 )
             )  # fmt: skip
     return found
+
+
+def size_of(network: str) -> tuple[int, int] | None:
+    """The height and width that packaged weights take; None for another network."""
+    return packaged_size(network) if network in NAMES else None
+
+
+def _size_of_recipe(name: str, recipe: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The height and width of a recipe's images; None where they are those of the data."""
+    found = recipe.get("image_size", recipe.get("options", {}).get("image_size"))
+    if found is None:
+        return size_of(NAME) if name == "finetune" else None
+    height, width = (found, found) if isinstance(found, int) else found
+    return height, width
 
 
 def _start(name: str) -> str:
@@ -183,17 +204,27 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
         engine = best_engine(candidate.network, rows, device)
         latency = latency if engine is None else latency / float(engine.values["low"])  # the lower end
         if latency > limits.latency:
-            too_much.append(f"{in_ms(latency)} an image, limit {limits.latency:g} ms")
+            how = "" if engine is None else f" with {engine.values['engine']}"
+            too_much.append(f"{in_ms(latency)} an image{how}, limit {limits.latency:g} ms")
     held = memories.get(candidate.network)
     mib = None if held is None else float(held.values["mib"])
     if limits.memory is not None and mib is not None and mib > limits.memory:
-        too_much.append(f"{mib:.0f} MiB, limit {limits.memory:g} MiB")
+        too_much.append(f"{mib:.0f} MiB, limit {limits.memory:.4g} MiB")
     seconds = training_seconds(candidate, facts, rows, speed, device)
     if limits.minutes is not None and seconds is None:
         too_much.append("its training was not timed on such a device")
     elif limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
-        too_much.append(f"about {duration(seconds)} of training, limit {limits.minutes:g} minutes")
+        too_much.append(
+            f"about {duration(seconds)} of training, limit {limits.minutes:g} minute{'s' * (limits.minutes != 1)}"
+        )
     return Judged(candidate, merit(candidate.name, facts, rows), latency, mib, seconds, engine, tuple(too_much))
+
+
+def excess(judged: Judged, limits: Limits) -> float:
+    """How many times as much as the limits allow something takes; infinite where it is not known."""
+    minutes = None if judged.seconds is None else judged.seconds / 60
+    taken = ((judged.latency, limits.latency), (judged.memory, limits.memory), (minutes, limits.minutes))
+    return max((inf if value is None else value / most for value, most in taken if most is not None), default=0.0)
 
 
 def in_ms(milliseconds: float) -> str:

@@ -8,18 +8,17 @@ from typing import Any, Protocol
 import torch
 
 from vitrail.advice.advise import Advice, advice
-from vitrail.advice.choose import Candidate, Evidence, First, Limits, Setting, candidates, judge, ranked
-from vitrail.advice.facts import DataFacts, facts_of, look
+from vitrail.advice.choose import Candidate, Evidence, First, Limits, Setting, candidates, judge, ranked, size_of
+from vitrail.advice.facts import DataFacts, facts_of, known_task, look
 from vitrail.advice.networks import measure, memory
 from vitrail.advice.rows import Cell, Row, machines, packaged_rows, rows_of_cells
 from vitrail.config import split_names
 from vitrail.data.audit.doctor import examine
-from vitrail.data.sources.opening import survey
+from vitrail.data.sources.opening import open_data
 from vitrail.data.sources.table import Wanted
 from vitrail.errors import ConfigError, nearest
 from vitrail.hardware import device as choose_device
 from vitrail.recipes import list_recipes, read_recipe
-from vitrail.tasks import TaskConfig
 
 _AUDITED = 2000  # images of each split that the doctor looks at
 _KINDS = ("cpu", "cuda", "mps")
@@ -65,10 +64,8 @@ def consult(
     if named and limits.memory is not None:
         raise ConfigError(f"--memory is measured on this machine; leave it out with --device {device}")
     columns = split_names(label)
-    kind_of_task: Any = TaskConfig.kinds.get(task or "")
-    kinds = () if kind_of_task is None else kind_of_task.target_kinds
-    wanted = Wanted(columns, kinds, several=not columns)
-    splits = survey(data, wanted=wanted)
+    kinds = () if task is None else known_task(task).target_kinds
+    splits = open_data(data, wanted=Wanted(columns, kinds, several=not columns))
     seen = look(splits.train)
     audit = examine(splits, limit=_AUDITED, image_size=(seen[0], seen[0]))
     facts = facts_of(str(data), splits, audit, seen, task=task)
@@ -109,5 +106,5 @@ def default_candidate(default: Default, facts: DataFacts, rows: Sequence[Row]) -
         default.network if own else "default", f"{default.about}, which is what training does by default",
         default.network, (f"vitrail train {{data}} --task {facts.task} --out {{out}}",),
         tuple(sorted(own, key=lambda row: facts.distance(row.values))), recipe.get("epochs"),
-        image_size=recipe.get("image_size"),
+        image_size=recipe.get("image_size", size_of(default.network)),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail.data.dataset import Dataset, Splits
 from vitrail.data.targets import Schema
-from vitrail.errors import BrokenImage, ConfigError
+from vitrail.errors import BrokenImage, ConfigError, nearest
 from vitrail.report import Facts as Section
 from vitrail.report import Report, Text
 from vitrail.tasks import TaskConfig
@@ -71,12 +71,21 @@ def facts_of(
     )
 
 
+def known_task(named: str) -> type[TaskConfig]:
+    """The task of that name; ConfigError where labels alone do not suggest such a task, so that none was measured."""
+    kinds: dict[str, Any] = {name: kind for name, kind in TaskConfig.kinds.items() if getattr(kind, "inferred", False)}
+    if named in kinds:
+        return kinds[named]
+    if named in TaskConfig.kinds:
+        raise ConfigError(f"there is no advice on task {named!r}: nothing was measured; one of {', '.join(kinds)}")
+    raise ConfigError(f"unknown task {named!r}; {nearest(named, kinds)}")
+
+
 def _task(schema: Schema, named: str | None) -> str:
-    """The task that was named, or that the data suggest."""
+    """The task that was named, or that the data suggest; ConfigError where the data have no targets for it."""
     if named is None:
         return str(infer(schema).kind)
-    if named not in TaskConfig.kinds:
-        raise ConfigError(f"unknown task {named!r}; one of {', '.join(TaskConfig.kinds)}")
+    known_task(named)().learns(schema)
     return named
 
 

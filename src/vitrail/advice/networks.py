@@ -1,11 +1,13 @@
 """The networks that are advised: built to be measured on this machine, for the time and memory of an answer."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,13 +34,12 @@ _SECONDS = 60.0  # that all measurements may take
 BUSY = 0.5  # other processes for each core from which on the fastest pass is taken, not the median
 _LONGEST = 120  # seconds that a process may take to measure its memory
 _CHILD = (
-    "import resource, sys\n"
-    "import json\n"
-    "from vitrail.advice.networks import network\n"
+    "import json, sys\n"
+    "from vitrail.advice.networks import network, peak\n"
     "from vitrail.data.targets.target import schema_from_dict\n"
     "found = schema_from_dict(json.loads(sys.argv[2]))\n"
     "network(sys.argv[1], schema=found, recipe=json.loads(sys.argv[3]))()\n"
-    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    "print(peak())\n"
 )
 
 
@@ -132,6 +133,19 @@ def other_load() -> float:
         return 0.0
 
 
+def peak() -> int:
+    """The most memory that this process has held, in bytes.
+
+    On Linux it is not that of getrusage, which counts the process that started this one, too.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())) is not None:
+        return 1024 * int(found[1])
+    import resource  # noqa: PLC0415  (Windows has none)
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def memory(name: str, schema: Schema, recipe: Mapping[str, Any] | None = None) -> Row:
     """The largest memory of a process of its own that opens a network and answers one image on the CPU."""
     try:
@@ -144,8 +158,8 @@ def memory(name: str, schema: Schema, recipe: Mapping[str, Any] | None = None) -
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"the memory of {name} could not be measured ({error})") from error
-    kib = int(found.stdout.split()[-1]) // (1024 if sys.platform == "darwin" else 1)
+    mib = round(int(found.stdout.split()[-1]) / 2**20)
     return Row(
-        kind="memory", of=name, values={"mib": round(kib / 1024)}, hardware=machine(),
+        kind="memory", of=name, values={"mib": mib}, hardware=machine(),
         versions=f"torch {torch.__version__}", command="vitrail advise --memory",
     )  # fmt: skip

@@ -7,7 +7,7 @@ from vitrail.cli.options import busy, show_found
 from vitrail.errors import ConfigError
 
 _LATENCY = {"ms": 1.0, "s": 1000.0}
-_MEMORY = {"kb": 1e3 / 2**20, "mb": 1e6 / 2**20, "gb": 1e9 / 2**20, "mib": 1.0, "gib": 1024.0}
+_MEMORY = {"kB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20, "MiB": 1.0, "GiB": 1024.0}
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -42,7 +42,10 @@ def quantity(text: str | None, name: str, units: dict[str, float]) -> float | No
     if text is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
-    if found is None or found[2] not in units:
-        example = {"latency": "20ms", "memory": "500MB"}[name]
-        raise ConfigError(f"--{name} {text!r} is not a size with a unit ({', '.join(units)}); write --{name} {example}")
-    return float(found[1]) * units[found[2]]
+    known = {unit.lower(): factor for unit, factor in units.items()}
+    if found is None or found[2] not in known:
+        what, example = {"latency": ("time", "20ms"), "memory": ("size", "500MB")}[name]
+        raise ConfigError(
+            f"--{name} {text!r} is not a {what} with a unit ({', '.join(units)}); write --{name} {example}"
+        )
+    return float(found[1]) * known[found[2]]

@@ -1,10 +1,12 @@
 """The verb `lab`: claims of textbooks, measured; without a name it lists them."""
 
 import argparse
+import sys
+import warnings
 from pathlib import Path
 
 from vitrail.cli.options import busy, show_report
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Notice
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -31,6 +33,7 @@ def lab(options: argparse.Namespace) -> None:
     from vitrail.lab import EXPERIMENTS, chosen  # noqa: PLC0415
     from vitrail.lab.booklet import booklet, findings_json, listing, page  # noqa: PLC0415
     from vitrail.lab.running import run_experiment  # noqa: PLC0415
+    from vitrail.report import Report  # noqa: PLC0415
 
     if options.name is None:
         if given := [name for name in ("quick", "seeds", "device") if getattr(options, name)]:
@@ -38,14 +41,22 @@ def lab(options: argparse.Namespace) -> None:
         show_report(listing(EXPERIMENTS), options)
         return
     where = device("cpu" if options.quick and options.device is None else options.device)
-    findings, experiments = [], chosen(options.name)
+    experiments = chosen(options.name)
+    if options.results.exists() and not options.results.is_dir():
+        raise ConfigError(f"--results {options.results} is a file; name a folder")
+    if where.type == "cpu" and not options.quick:
+        text = "on a CPU the full size takes minutes to hours an experiment; --quick measures the small form"
+        warnings.warn(text, Notice, stacklevel=1)
+    findings = []
     for number, experiment in enumerate(experiments, start=1):
         with busy(f"{number} of {len(experiments)}, {experiment.name}: {experiment.claim[:60]}"):
-            findings.append(
-                run_experiment(
-                    experiment, quick=options.quick, seeds=options.seeds, device=where, folder=options.results
-                )
+            found = run_experiment(
+                experiment, quick=options.quick, seeds=options.seeds, device=where, folder=options.results
             )
+        findings.append(found)
+        if options.name == "all":  # which takes many minutes
+            words = f"{number} of {len(experiments)}, {experiment.name}: {found.verdict.outcome}"
+            print(words, file=sys.stderr, flush=True)  # noqa: T201
     report = booklet(findings) if options.name == "all" else page(findings[0])
     page_file = options.html or (None if options.json else options.results / f"{options.name}.html")
     if page_file is not None:
@@ -54,5 +65,6 @@ def lab(options: argparse.Namespace) -> None:
     if options.json:
         print(findings_json(findings))  # noqa: T201
     else:
-        report.print()
+        short = Report(report.title, report.sections[:1]) if options.name == "all" else report  # of all, the verdicts
+        short.print()
         print(f"charts: {page_file}")  # noqa: T201

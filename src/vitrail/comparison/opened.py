@@ -29,6 +29,16 @@ class ComparedRun:
     record: Record
     history: Sequence[Mapping[str, Any]]
 
+    @property
+    def missing(self) -> str:
+        """A sentence where it has fewer epochs than its recipe names; nothing otherwise."""
+        asked, done = self.record.recipe.get("epochs"), max((row.get("epoch") or 0 for row in self.history), default=0)
+        if not self.history or not isinstance(asked, int) or done >= asked:
+            return ""
+        return (
+            f"{self.name} has {done:g} of {asked:,} epochs: it stopped early, was stopped, or is still being trained."
+        )
+
 
 def open_runs(folders: Sequence[str | Path], *, device: torch.device) -> list[ComparedRun]:
     """The runs in some folders; ConfigError where they are not of one task with the same targets."""

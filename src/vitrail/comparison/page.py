@@ -13,7 +13,7 @@ from vitrail.report.charts_series import COLOURS, Series, series
 from vitrail.report.metric import show_interval
 from vitrail.timing import machine
 
-_NAMED = 4  # runs that a title names
+_NAMED = 4  # runs that a title names, and of which each pair gets a sentence
 _OPEN = 12  # rows of a table by class that a page shows before it folds the rest
 _LOSS = Metric("loss", higher=False)
 
@@ -41,7 +41,25 @@ def sentences(found: Compared) -> list[str]:
     """The verdict of each pair, in words."""
     metric = found.metrics[found.best]
     together = [_together(found, one, metric) for one in found.over_seeds]
-    return [*together, *(f"{_verdict(found, pair, metric)}{_by_chance(found, pair)}" for pair in found.pairs)]
+    told = [f"{_verdict(found, pair, metric)}{_by_chance(found, pair)}" for pair in _told(found, metric)]
+    more = len(found.pairs) - len(told)
+    return [*together, *told, *([f"The other {more} pairs are in the table below."] if more else []), *_seeds(found)]
+
+
+def _told(found: Compared, metric: Metric) -> Sequence[Pair]:
+    """The pairs that get a sentence: all, or those with the best of many runs."""
+    if len(found.runs) <= _NAMED or not found.resamples:
+        return found.pairs
+    known = [(run, values[found.best]) for run, values in enumerate(found.values) if not isnan(values[found.best])]
+    best = max(known, key=lambda one: one[1] if metric.higher else -one[1], default=(0, 0.0))[0]
+    return [pair for pair in found.pairs if best in (pair.first, pair.second)]
+
+
+def _seeds(found: Compared) -> Iterator[str]:
+    """A sentence where nothing but chance makes all runs differ."""
+    if found.settings.keys() <= CHANCE.keys():
+        differ = f"differ in {_chance(found.settings)} alone" if found.settings else "have the same settings"
+        yield f"These runs {differ}: the difference is what chance in training makes."
 
 
 def _together(found: Compared, one: OverSeeds, metric: Metric) -> str:
@@ -274,8 +292,8 @@ def _costs(found: Compared) -> Section:
             "parameters": cost.parameters,
             "MACs": cost.macs,
             "weights": cost.size,
-            "ms a training step": None if cost.step is None else round(1000 * cost.step, 1),
-            "s of training": None if cost.training is None else round(cost.training, 1),
+            "ms a training step": None if cost.step is None else _rounded(1000 * cost.step),
+            "s of training": None if cost.training is None else _rounded(cost.training),
             "ms an image, here": round(1000 * cost.answer, 2),
         })  # fmt: skip
     units: dict[str, Unit] = dict.fromkeys(rows[0], "")
@@ -288,7 +306,13 @@ def _costs(found: Compared) -> Section:
     return Group("Cost", (Table("", units, rows), Text("", text)))
 
 
+def _rounded(value: float) -> float:
+    """With a tenth below a thousand, whole above, so that no table shows it as a power of ten."""
+    return round(value, 1) if value < 1000 else round(value)
+
+
 def _notes(found: Compared) -> Iterator[str]:
+    yield from filter(None, (run.missing for run in found.runs))
     yield from found.notes
     if found.resamples:
         how = "images" if found.units == len(found.images.dataset) else f"{found.units} random groups of the images"
@@ -300,9 +324,6 @@ def _notes(found: Compared) -> Iterator[str]:
         )
         if any(metric.unit == "share" for metric in found.metrics.values()):
             yield "Differences of percentages are in points."
-        if found.settings.keys() <= CHANCE.keys():
-            differ = f"differ in {_chance(found.settings)} alone" if found.settings else "have the same settings"
-            yield f"These runs {differ}: the difference is what chance in training makes."
         yield (
             "The test is about other images of the same kind, not about other seeds: a run that is trained again with "
             "another seed may differ by more."

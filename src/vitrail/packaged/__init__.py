@@ -5,6 +5,7 @@
 ./packaged.
 """
 
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def find_packaged(name: str = NAME) -> Path:
             "`vitrail predict runs/my-run picture.jpg`, or train one with `vitrail demo`"
         )
     return folder
+
+
+def packaged_size(name: str) -> tuple[int, int]:
+    """The height and width of the images that a packaged model takes."""
+    config = json.loads((find_packaged(name) / "config.json").read_text(encoding="utf-8"))["config"]
+    height, width = config["image_size"]
+    return height, width
 
 
 def samples() -> dict[str, Path]:

@@ -120,11 +120,10 @@ class Feed(ABC):
         self._strata = None if balance is None else strata_of(data.schema, data.targets)
 
     def _check(self) -> None:
-        if self.batch_size < 1 or not 0 <= self.rank < self.world:
-            raise ConfigError(
-                f"batch_size is {self.batch_size}, rank {self.rank}, world {self.world}; batch_size must be 1 or "
-                f"more, and rank from 0 to world - 1"
-            )
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; it must be 1 or more")
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(f"rank is {self.rank} and world {self.world}; rank must be from 0 to world - 1")
         if self.drop_last and len(self.data) < self.batch_size:
             raise ConfigError(
                 f"{self.data.name} has {len(self.data)} images, which is less than one batch of {self.batch_size}; "
