@@ -43,6 +43,8 @@ def test_published_results_stand_beside_the_quick_ones(finding: Finding) -> None
 def test_the_booklet_has_all_verdicts_in_front(finding: Finding) -> None:
     report = booklet([finding, finding])
     assert str(report).count("holds within a range") == 2
+    for word in ("quick", finding.record.hardware, "torch"):
+        assert word in str(report.sections[1])
     HtmlPage(report.to_html())
 
 

@@ -23,7 +23,7 @@ def listing(experiments: Sequence[Experiment]) -> Report:
             "claim": experiment.claim,
             "source": experiment.source,
             "quick": duration(slower * experiment.seconds * experiment.seeds),
-            "full run": "no" if published(experiment) is None else "published",
+            "full run": "no" if (full := published(experiment)) is None else experiment.conclude(full.results).outcome,
         }
         for experiment in experiments
     ]
@@ -41,7 +41,7 @@ def page(finding: Finding) -> Report:
 
 
 def booklet(findings: Sequence[Finding]) -> Report:
-    """The verdicts of all experiments, then a part for each."""
+    """The verdicts of all experiments and how they were measured, then a part for each."""
     rows: list[Mapping[str, Value]] = [
         {
             "experiment": finding.experiment.name,
@@ -54,7 +54,21 @@ def booklet(findings: Sequence[Finding]) -> Report:
     columns = dict.fromkeys(("experiment", "claim", "verdict", "full run"), "")
     first = Table("Verdicts", columns, rows)  # type: ignore[arg-type]
     parts = [Group(finding.experiment.title, _sections(finding)) for finding in findings]
-    return Report("Claims about vision transformers, measured", (first, *parts))
+    return Report("Claims about vision transformers, measured", (first, _all_measured(findings), *parts))
+
+
+def _all_measured(findings: Sequence[Finding]) -> Facts:
+    """The form, the machine and the time of all experiments."""
+    records = [finding.record for finding in findings]
+    told = {
+        "form": {"quick, for a CPU" if finding.quick else "full size" for finding in findings},
+        "machine": {f"{record.hardware} ({record.device})" for record in records},
+        "versions": {", ".join(f"{name} {one}" for name, one in record.versions.items()) for record in records},
+        "seeds": {str(len(record.runs)) for record in records},
+    }
+    seconds = sum(run.seconds for record in records for run in record.runs)
+    facts = {name: "; ".join(sorted(values)) for name, values in told.items()}
+    return Facts("How they were measured", facts | {"time": duration(seconds)})
 
 
 def to_data(finding: Finding) -> dict[str, Any]:
