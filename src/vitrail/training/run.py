@@ -186,7 +186,8 @@ def train(
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
-            plan = plan if continues else choose_size(plan, world=world, device=where, logs=logs)
+            with ledger.phase("choose the image size"):
+                plan = plan if continues else choose_size(plan, world=world, device=where, logs=logs)
             return train_plan(
                 plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues
             )
