@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.choice import make_feed
-from vitrail.data.feeds.coming import Rewind
+from vitrail.data.feeds.coming import Coming, Rewind
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.folder import SPLIT_NAMES
@@ -234,6 +234,8 @@ def _attempt(
         with ledger.phase("train"):
             _learn(loop, plan, packs)
             world.wait()  # until the best model is written
+        if isinstance(packs.train, Coming) and packs.train.done:
+            logs.say(f"images were decoded and packed beside training, in {packs.train.filling.seconds:.1f} s")
         with ledger.phase("evaluate"):
             return finish(plan, packs, loop, ended_before=ended_before)
 
