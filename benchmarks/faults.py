@@ -132,14 +132,14 @@ class Save(Scenario):
         """Without its report, which is a case of its own."""
         from vitrail.cli import learning
 
-        learning._report = lambda _: None
+        learning.report_run = lambda *_: None
         return command(*self.words)
 
     def again(self) -> int:
         """Resumes, where there is a checkpoint."""
         from vitrail.cli import learning
 
-        learning._report = lambda _: None
+        learning.report_run = lambda *_: None
         run = self.root / "run"
         return command("train", "--resume", run) if any(run.glob("checkpoints/step-*")) else command(*self.words)
 

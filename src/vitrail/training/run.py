@@ -171,8 +171,7 @@ def train(
         continues = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
         if continues:
             changes |= {"model": model} if model is not None else {}
-            path = Path(str(folder))
-            plan = read_plan(path, data=data, teacher=teacher, task=task, changes=changes)
+            plan = read_plan(path := Path(str(folder)), data=data, teacher=teacher, task=task, changes=changes)
         elif resume or data is None:
             raise ConfigError("train needs data, or resume=True and the folder of a run")
         else:
@@ -186,8 +185,7 @@ def train(
         with one_run(path, world), Logs(path, sinks=sinks, main=world.main, silent=silent, ledger=ledger) as logs:
             if shard == "fsdp" and world.size == 1:
                 logs.say(_NOTHING_TO_SHARD)
-            with ledger.phase("choose the image size"):
-                plan = plan if continues else choose_size(plan, world=world, device=where, logs=logs)
+            plan = plan if continues else choose_size(plan, world=world, device=where, logs=logs)
             return train_plan(
                 plan, path, world=world, device=where, shard=shard, logs=logs, val=val, continues=continues
             )
@@ -235,7 +233,7 @@ def _attempt(
             _learn(loop, plan, packs)
             world.wait()  # until the best model is written
         if isinstance(packs.train, Coming) and packs.train.done:
-            logs.say(f"images were decoded and packed beside training, in {packs.train.filling.seconds:.1f} s")
+            logs.say(packs.train.filling.sentence())
         with ledger.phase("evaluate"):
             return finish(plan, packs, loop, ended_before=ended_before)
 
