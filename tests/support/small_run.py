@@ -36,7 +36,7 @@ SCHEMA = {"label": ClassTarget(classes=CLASSES)}
 SEEN = Preprocess(image_size=(8, 8))
 RECIPE = change(TrainConfig(), {
     "epochs": 2, "batch_size": 16, "ema": 0.9, "optimiser": {"lr": 3e-3}, "schedule": {"warmup_epochs": 0.5},
-    "augment": {"crop": "shift", "padding": 1}, "mix": {"mixup": 0.2},
+    "augment": {"crop": "shift", "padding": 1}, "mix": {"mixup": 0.2}, "save_every": 1,
 })  # fmt: skip
 
 

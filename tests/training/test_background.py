@@ -110,6 +110,16 @@ def test_a_broken_image_starts_the_run_again(
     assert len(found.packs.skipped) == 1
 
 
+def test_a_cold_run_says_how_long_packing_took(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = run.prepare_data
+    monkeypatch.setattr(run, "prepare_data", lambda *arguments, background: plain(*arguments, background=True))
+    folder = cold("said", tmp_path, monkeypatch)
+    assert isinstance(run.train(photos, folder=folder, **SMALL).packs.train, Coming)
+    assert "beside training" in capsys.readouterr().err
+
+
 def test_every_file_is_read_once(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation images are kept at another size than those to learn from."""
     reads = Counter[str]()

@@ -150,6 +150,7 @@ def test_a_run_is_fitted_in_one_pass_and_used_like_any_other(tmp_path: Path, mon
     vitrail.save(model, tmp_path / "weights")
     data = split(photos(60, size=16), val=12, test=20)
     run = train(data, start=tmp_path / "weights", probe="linear", folder=tmp_path / "run", device="cpu", silent=True)
+    assert {"read features", "fit the head", "validate", "save"} <= run.seconds.keys()
     assert run.metrics["test_accuracy"] > 0.9
     assert run.best_epoch == 1
     assert run.report().is_file()
@@ -177,6 +178,7 @@ def test_fine_tuning_starts_from_a_fitted_head(tmp_path: Path) -> None:
     data, options = split(photos(60, size=16), val=12), {"epochs": 1, "optimiser": {"lr": 1e-9}, "ema": None}
     changes = {"start": tmp_path / "weights", "device": "cpu", "silent": True, **options}
     fitted = train(data, fit_head=True, folder=tmp_path / "fitted", **changes)
+    assert {"read features", "fit the head"} <= fitted.seconds.keys()
     plain = train(data, folder=tmp_path / "plain", **changes)
     assert fitted.metrics["accuracy"] > 0.9 > plain.metrics["accuracy"]
 

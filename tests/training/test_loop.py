@@ -119,6 +119,22 @@ def test_saves_within_an_epoch(tmp_path: Path) -> None:
     assert loop.store.steps() == [3, 4, 6, 8]
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, [4, 8, 12]), (1000.0, [12])])
+def test_short_epochs_are_not_all_saved(
+    seconds: float, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "SAVE_AFTER", seconds)
+    loop = small_loop(tmp_path, epochs=3, save_every=None)
+    loop.run()
+    assert loop.store.steps() == steps
+
+
+def test_steps_that_are_to_be_saved_are_at_the_end_of_a_short_epoch_too(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, save_every=None, save_steps=2, keep=9)
+    loop.run()
+    assert loop.store.steps() == [2, 4, 6, 8]
+
+
 def test_the_best_is_chosen_by_validation_after_the_warm_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores = iter([0.9, 0.5, 0.7, 0.6])
     loop = small_loop(tmp_path, epochs=4, schedule={"warmup_epochs": 2.0}, silent=False)

@@ -22,6 +22,7 @@ from vitrail.cli import (
     tuning_verb,
     uneven,
 )
+from vitrail.cli.collector import end_at_once
 from vitrail.cli.options import DEVICES, Words, check_paths, escape_letters, image_size, notices
 from vitrail.errors import VitrailError
 from vitrail.printable import printable_output
@@ -54,6 +55,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)  # what a p
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error that is the user's becomes one sentence and exit code 2."""
     escape_letters()
+    end_at_once()
     with printable_output():
         return _answered(arguments)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.cli import folds_verb, shipping, tuning_verb
+from vitrail.cli.collector import importing
 from vitrail.cli.options import busy, model_and_pictures, read_changes, show_report
 from vitrail.cli.uneven import with_uneven
 from vitrail.config import split_names
@@ -26,9 +27,10 @@ DEMO = Path("runs/demo")
 
 def train(options: argparse.Namespace) -> None:
     """Trains on a source of data, or goes on with a run, and writes its report."""
-    from vitrail.training.ledger import Ledger  # noqa: PLC0415
-    from vitrail.training.one_run import check_new_run  # noqa: PLC0415
-    from vitrail.training.run import train as start  # noqa: PLC0415
+    with importing():
+        from vitrail.training.ledger import Ledger  # noqa: PLC0415
+        from vitrail.training.one_run import check_new_run  # noqa: PLC0415
+        from vitrail.training.run import train as start  # noqa: PLC0415
 
     ledger = Ledger.of_process()
     if options.resume is not None:
@@ -133,7 +135,8 @@ def _keys_set(options: argparse.Namespace) -> dict[str, Any]:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluates a run, a checkpoint or an exported model on data."""
-    from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
+    with importing():
+        from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
     model = _opened(options.run, options.device, options.image_size)
     on = f" on {options.data}" if options.data else ""
@@ -175,7 +178,8 @@ def predict(options: argparse.Namespace) -> None:
 
 def _check_asked(options: argparse.Namespace) -> None:
     """Refuses what predictions cannot be made for, before a model is opened for it."""
-    from vitrail.deploy.bulk.destination import check_destination  # noqa: PLC0415
+    with importing():
+        from vitrail.deploy.bulk.destination import check_destination  # noqa: PLC0415
 
     if options.top < 1:
         raise ConfigError(f"--top is {options.top}; it must be 1 or more")

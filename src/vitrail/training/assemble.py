@@ -180,7 +180,7 @@ def assemble(
     precision, note = choose_precision(config.precision, device)
     if note is not None:
         logs.say(note)
-    task = _built(plan, packs, device, blank=blank)
+    task = _built(plan, packs, device, logs, blank=blank)
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,
@@ -237,13 +237,15 @@ def _kind_of_step(config: TrainConfig, unrecordable: str | None, logs: Logs) -> 
     return Step
 
 
-def _built(plan: Plan, packs: Packs, device: torch.device, *, blank: bool) -> Task:
+def _built(plan: Plan, packs: Packs, device: torch.device, logs: Logs, *, blank: bool) -> Task:
     """The task of a plan on a device, its head fitted to the training images where the recipe says so."""
     task = plan.build_task(blank=blank).to(device)
     if plan.config.fit_head and not blank:
         prepare = packs.train.prepare(plan.preprocess)
-        known = read_features(task.backbone, packs.train, prepare, device=device)
-        fit_head(task, known, groups=groups_of(plan.data.train, packs.train))
+        with logs.ledger.phase("read features"):
+            known = read_features(task.backbone, packs.train, prepare, device=device)
+        with logs.ledger.phase("fit the head"):
+            fit_head(task, known, groups=groups_of(plan.data.train, packs.train))
     return task
 
 

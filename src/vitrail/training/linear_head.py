@@ -94,16 +94,21 @@ def fit_probe(loop: Loop, dataset: Dataset, images: ImageSet, prepare: Callable[
         raise ConfigError("a probe is fitted by one process; leave out torchrun")
     began, task, now = time.perf_counter(), loop.learner.task, loop.progress
     read = partial(read_features, task.backbone, images, prepare, device=loop.device)
-    known, mirrored = read(), read(mirror=True) if loop.config.augment.flip else None
+    ledger = loop.logs.ledger
+    with ledger.phase("read features"):
+        known, mirrored = read(), read(mirror=True) if loop.config.augment.flip else None
     seconds = time.perf_counter() - began
-    fitted = fit_head(task, known, mirrored, groups=groups_of(dataset, images))
-    results = loop.evaluate()
+    with ledger.phase("fit the head"):
+        fitted = fit_head(task, known, mirrored, groups=groups_of(dataset, images))
+    with ledger.phase("validate"):
+        results = loop.evaluate()
     value = numbers(results)[task.best_metric]
     now.epoch, now.best, now.best_epoch, now.best_step = 1, value, 1, 0
     speed = {"images_per_second": len(known.features) / seconds, "seconds": time.perf_counter() - began, "waiting": 0.0}
     now.history.append({"epoch": 1, "step": 0, "lr": 0.0, "train": {}, "val": numbers(results), **speed})
     loop.logs.resume(now.history)
-    loop.publish(results)
+    with ledger.phase("save"):
+        loop.publish(results)
     loop.logs.say(f"a linear head was fitted {fitted}")
 
 

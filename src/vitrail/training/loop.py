@@ -25,6 +25,7 @@ from vitrail.training.optim.schedule import Schedule
 from vitrail.training.state import Progress, Store
 from vitrail.training.step import Step
 
+SAVE_AFTER = 10.0  # seconds without a checkpoint, after which the end of an epoch writes one
 CHECK_EVERY = 10  # steps between checks of a GPU's numbers, since each waits for it; a CPU's are checked every step
 
 
@@ -51,6 +52,7 @@ class Loop:
         self.finite = FiniteCheck(self.device)
         self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
         self._started = False  # whether this process has made a step
+        self._saved = time.perf_counter()  # when the last checkpoint was written
         self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
 
     @property
@@ -80,7 +82,19 @@ class Loop:
         """Writes a checkpoint of the present moment, which must be a good one."""
         with self.logs.ledger.phase("save"):
             self.progress.sums = self._sums()
-            return self.store.save(self.learner, self.progress, self.identity)
+            file = self.store.save(self.learner, self.progress, self.identity)
+        self._saved = time.perf_counter()
+        return file
+
+    def _is_due(self) -> bool:
+        """Whether the epoch that is over is followed by a checkpoint; the same in all processes."""
+        now, every, steps = self.progress, self.config.save_every, self.config.save_steps
+        if self.over or (steps is not None and now.step % steps == 0):
+            return True
+        if every is not None:
+            return now.epoch % every == 0
+        (late,) = self.world.most(int(time.perf_counter() - self._saved >= SAVE_AFTER))
+        return bool(late)
 
     def _epoch(self, until: int | None, signals: Signals) -> None:
         now, accumulate = self.progress, self.config.accumulate
@@ -161,7 +175,7 @@ class Loop:
         now.history.append(entry)
         patience = self.config.early_stop
         now.stopped = patience is not None and now.best_epoch is not None and now.epoch - now.best_epoch >= patience
-        if now.epoch % self.config.save_every == 0 or self.over:
+        if self._is_due():
             self.save()
         self.logs.end(entry, best=now.best_epoch == now.epoch)
         if first and now.best is not None:

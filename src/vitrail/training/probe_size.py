@@ -23,12 +23,13 @@ def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -
     if not sizes or world.size > 1:
         return plan
     losses = dict[int, tuple[float, Plan]]()
-    for size in sizes:
-        one, packs = prepare_data(resized(plan, size), world, logs)
-        task = one.build_task().to(device)
-        known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
-        groups = groups_of(one.data.train, packs.train)
-        losses[size] = fit_head(task, known, groups=groups).loss, resized(plan, size)
+    with logs.ledger.phase("choose the image size"):
+        for size in sizes:
+            one, packs = prepare_data(resized(plan, size), world, logs)
+            task = one.build_task().to(device)
+            known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
+            groups = groups_of(one.data.train, packs.train)
+            losses[size] = fit_head(task, known, groups=groups).loss, resized(plan, size)
     best = min(losses, key=lambda size: losses[size][0])
     said = ", ".join(f"{loss:.3f} at {size} px" for size, (loss, _) in losses.items())
     note = f"folds of the training images chose {best} x {best} pixels (loss {said})"

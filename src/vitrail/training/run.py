@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.choice import make_feed
-from vitrail.data.feeds.coming import Rewind
+from vitrail.data.feeds.coming import Coming, Rewind
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.folder import SPLIT_NAMES
@@ -171,8 +171,7 @@ def train(
         continues = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
         if continues:
             changes |= {"model": model} if model is not None else {}
-            path = Path(str(folder))
-            plan = read_plan(path, data=data, teacher=teacher, task=task, changes=changes)
+            plan = read_plan(path := Path(str(folder)), data=data, teacher=teacher, task=task, changes=changes)
         elif resume or data is None:
             raise ConfigError("train needs data, or resume=True and the folder of a run")
         else:
@@ -233,6 +232,8 @@ def _attempt(
         with ledger.phase("train"):
             _learn(loop, plan, packs)
             world.wait()  # until the best model is written
+        if isinstance(packs.train, Coming) and packs.train.done:
+            logs.say(packs.train.filling.sentence())
         with ledger.phase("evaluate"):
             return finish(plan, packs, loop, ended_before=ended_before)
 

@@ -203,7 +203,7 @@ class Store:
         return TrainingError(f"the checkpoints of {run} were saved in another way: resume it with {how}")
 
     def _write(self, file: Path, header: str, learner: Learner) -> None:
-        tensors = learner.tensors()
+        tensors = {name: tensor.cpu() for name, tensor in learner.tensors().items()}  # copied once
         write_tensors(file, tensors, {"run": f"{digest(header, tensors)} {header}"})
 
     def _check(self, file: Path) -> Header:

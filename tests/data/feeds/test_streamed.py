@@ -144,12 +144,17 @@ def test_an_epoch_goes_on_in_the_middle_on_every_rank(photos, tmp_path):
 
 
 @pytest.mark.usefixtures("no_process_left")
-def test_evaluation_sees_every_image_once_and_ends_its_processes(photos, tmp_path):
-    packed, streamed = feeds(Subset(read_folder(photos).train, [5, 1, 30, 8, 9, 12, 2, 20, 33]), tmp_path, EVALUATION)
+def test_evaluation_sees_every_image_once_by_processes_that_end_with_the_feed(photos, tmp_path):
     before = children()
+    packed, streamed = feeds(Subset(read_folder(photos).train, [5, 1, 30, 8, 9, 12, 2, 20, 33]), tmp_path, EVALUATION)
     assert same(packed.epoch(0), streamed.epoch(0)) == 2
+    first = children()
+    assert same(packed.epoch(0), streamed.epoch(0)) == 2
+    assert children() == first
+    images = streamed.data
+    del streamed
     assert children() == before
-    assert list(StreamedBatches(streamed.data, **EVALUATION, rank=0, world=8).epoch(0))[1].images.shape == (
+    assert list(StreamedBatches(images, **EVALUATION, rank=0, world=8).epoch(0))[1].images.shape == (
         0,
         3,
         14,

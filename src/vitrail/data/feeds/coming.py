@@ -75,6 +75,10 @@ class Filling:
                     return None
                 self._news.wait(left)
 
+    def sentence(self) -> str:
+        """How long it took, once it is over."""
+        return f"images were decoded and packed beside training, in {self.seconds:.1f} s"
+
     def wait(self) -> None:
         """Returns when all files are complete; raises what ended the thread, but not Rewind."""
         self._thread.join()

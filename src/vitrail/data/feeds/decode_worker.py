@@ -79,8 +79,8 @@ def main() -> None:
             channel.send(Failure(f"the data set cannot be sent to another process: {type(error).__name__}: {error}"))
         return
     torch.set_num_threads(1)
-    gc.collect()
     gc.freeze()  # otherwise the next collection would copy every page that holds an object
+    gc.enable()
     children = []
     for number, channel in enumerate(channels):
         if (child := os.fork()) == 0:

@@ -107,8 +107,8 @@ class _Open:
 class StreamedBatches(Feed):
     """The feed of streamed images; see `Feed` for its options.
 
-    Memory holds a few batches, whatever the size of the set. Processes start with the first batch. Those of training
-    stay for the next epoch; all end with the feed, with an error, or with the program.
+    Memory holds a few batches, whatever the size of the set. Processes start with the first batch and stay for the next
+    epoch, or the next validation; all end with the feed, with an error, or with the program.
     """
 
     data: Streamed
@@ -127,7 +127,7 @@ class StreamedBatches(Feed):
             yield from self._decoded(pool, order, spans)
             done = True
         finally:
-            if done and self.shuffle:
+            if done:
                 self._pool = pool
             else:
                 pool.close()

@@ -145,6 +145,10 @@ class Classifier(Task):
 
     def set_balance(self, counts: Tensor) -> None:
         """Takes over how frequent classes are in training, as counts K, or K 2 of images without and with a label."""
+        if counts.is_meta:  # an outline: computing without values would import torch's compiler, which takes a second
+            self.register_buffer("weights", counts, persistent=False)
+            self.register_buffer("shift", counts[:] if counts.ndim == 1 else counts[:, 0], persistent=False)
+            return
         config, priors = self.config, log_priors(counts)
         by = config.logit_adjustment if config.loss == "logit_adjusted" else 0.0
         shift = by * (priors if counts.ndim == 1 else priors[:, 1] - priors[:, 0])
