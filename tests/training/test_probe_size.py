@@ -47,7 +47,7 @@ def test_the_size_with_the_least_loss_on_held_out_images_is_taken(
     def fit(task, known, *, groups) -> Fit:
         assert groups is None
         seen.append(task.backbone.config.image_size[0])
-        return Fit(1.0, mirrored=False, loss=0.1 if seen[-1] == best else 0.2)
+        return Fit(1.0, mirrored=False, loss=0.1 if seen[-1] == best else 0.2, width=1)
 
     monkeypatch.setattr(probe_size, "fit_head", fit)
     data = split(photos(24, size=80), val=8)

@@ -204,8 +204,7 @@ def make_plan(
     if start is None:
         config, backbone = fresh_model(config, outputs, seen, notes, named=named)
     else:
-        model, images = changes.get("model"), len(splits.train)
-        config, backbone = _started(config, start, outputs, notes, images=images, model=model, borrowed=borrowed)
+        config, backbone = _started(config, start, (len(splits.train), outputs), notes, changes, borrowed=borrowed)
     plan = Plan(
         config=config,
         data=splits,
@@ -238,10 +237,11 @@ def _begins(  # noqa: PLR0917  (all of one choice)
 
 
 def _started(
-    config: TrainConfig, start: str | Path, outputs: int, notes: list[str], *, images: int, model: str | None,
+    config: TrainConfig, start: str | Path, size: tuple[int, int], notes: list[str], changes: Mapping[str, Any], *,
     borrowed: bool,
 ) -> tuple[TrainConfig, Backbone]:  # fmt: skip
-    """A model with the weights that a run starts from, and the config that names it."""
+    """A model with the weights that a run starts from, and the config that names it; `size` is images and outputs."""
+    (images, outputs), model = size, changes.get("model")
     backbone = loaded(start, config, outputs, model=model)
     if (celled := with_cells(config, backbone, images, outputs)) != config:
         config, backbone = celled, loaded(start, celled, outputs, model=model)
