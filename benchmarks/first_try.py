@@ -183,7 +183,7 @@ def table(out: Path) -> None:
             each["default"] = each[choice]
     columns = [name for name in (*BASELINES, *SETTINGS) if any(name in each for each in found.values())]
     print("| set | " + " | ".join(columns) + " | settings | seconds |\n" + "|---" * (len(columns) + 3) + "|")
-    wins, ties, judged, slowest, far = 0, 0, 0, 0.0, list[str]()
+    wins, ties, rivals, judged, slowest, far = 0, 0, 0, 0, 0.0, list[str]()
     for folder, each in found.items():
         scores = {name: each[name]["accuracy"] for name in columns if name in each}
         best = max(scores.values())
@@ -194,14 +194,15 @@ def table(out: Path) -> None:
         counted = len({"probe-photos" if name in VARIANTS else name for name in named})
         print(f"| {folder} | " + " | ".join(bold) + f" | {counted} | {seconds:.0f} |")
         if "default" in scores:
-            baseline = max(scores.get(name, 0.0) for name in BASELINES)
-            wins, ties = wins + (scores["default"] > baseline), ties + (scores["default"] == baseline)
+            if theirs := [scores[name] for name in BASELINES if name in scores]:
+                wins, ties = wins + (scores["default"] > max(theirs)), ties + (scores["default"] == max(theirs))
+                rivals += 1
             behind = max(scores[name] for name in named) - scores["default"] if named else 0.0
             far += [f"{folder} ({100 * behind:.1f} points, of {len(named)})"] if behind > MARGIN else []
             judged, slowest = judged + 1, max(slowest, seconds)
-    print(f"\nthe default beats all baselines on {wins} of {judged} sets, equals the best of them on {ties}, and is")
-    print(f"within two points of the best setting measured on {judged - len(far)}; the slowest took {slowest / 60:.1f}")
-    print(f"minutes on two cores; further behind the best setting on: {', '.join(far) or 'none'}")
+    print(f"\nthe default beats all baselines on {wins} of {rivals} sets, equals the best of them on {ties}, and is")
+    print(f"within two points of the best setting measured on {judged - len(far)} of {judged}; the slowest took")
+    print(f"{slowest / 60:.1f} minutes on two cores; further behind the best setting on: {', '.join(far) or 'none'}")
 
 
 def left_out(cell: first_try.Cell) -> str:

@@ -16,7 +16,7 @@ from vitrail.training.first_try import Cell, Measured, first_try
 from vitrail.training.folds import train_folds
 from vitrail.training.linear_head import Fit
 from vitrail.training.plan import make_plan
-from vitrail.training.probe_size import resized
+from vitrail.training.probe_size import clearly_less, resized
 from vitrail.training.run import train
 
 CELLS = (Cell("roads", 300, 4, 100, grey=False, results={"probe-photos": Measured(0.9, 0.9, 60)}),)
@@ -47,7 +47,7 @@ def test_the_size_with_the_least_loss_on_held_out_images_is_taken(
     def fit(task, known, *, groups) -> Fit:
         assert groups is None
         seen.append(task.backbone.config.image_size[0])
-        return Fit(1.0, mirrored=False, loss=0.1 if seen[-1] == best else 0.2, width=1)
+        return Fit(1.0, mirrored=False, losses=(0.1 if seen[-1] == best else 0.2,) * 3, width=1)
 
     monkeypatch.setattr(probe_size, "fit_head", fit)
     data = split(photos(24, size=80), val=8)
@@ -92,7 +92,7 @@ def test_folds_have_the_size_that_the_first_of_them_chooses(tmp_path: Path, monk
 
     def fit(task, known, *, groups) -> Fit:
         tried.append(task.backbone.config.image_size[0])
-        return Fit(1.0, mirrored=False, loss=1 / tried[-1], width=1)  # the larger one is better
+        return Fit(1.0, mirrored=False, losses=(1 / tried[-1],) * 3, width=1)  # the larger one is better
 
     monkeypatch.setattr(probe_size, "fit_head", fit)
     draw = np.random.default_rng(0)
@@ -105,3 +105,9 @@ def test_folds_have_the_size_that_the_first_of_them_chooses(tmp_path: Path, monk
     assert [fold.model.preprocess.image_size for fold in found.folds] == [(256, 256)] * 2
     assert all(fold.model.record.start == PHOTOS for fold in found.folds)
     assert found.ensemble is not None
+
+
+def test_a_larger_size_has_to_be_better_by_more_than_a_standard_error() -> None:
+    assert clearly_less((0.09, 0.05, 0.05), (0.14, 0.08, 0.07))
+    assert not clearly_less((0.004, 0.002, 0.004), (0.012, 0.004, 0.001))  # the third fold says otherwise
+    assert not clearly_less((0.1, 0.1, 0.1), (0.1, 0.1, 0.1))

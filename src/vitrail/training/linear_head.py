@@ -66,7 +66,7 @@ class Fit(NamedTuple):
 
     penalty: float
     mirrored: bool
-    loss: float  # the mean over images that the head was not fitted to; 0 where there are too few images for folds
+    losses: tuple[float, ...]  # of each fold, by heads fitted to the others; none where there are too few images
     width: int  # of the features that the head reads
 
     def __str__(self) -> str:
@@ -176,14 +176,15 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups:
     parts = [part._replace(features=(part.features - mean) / scale) for part in parts]
     fold = _folds(len(known.features), groups).to(head.weight.device)
     ways = [(copies, width) for copies in range(1, len(parts) + 1) for width in widths]
-    scores = torch.zeros(len(ways), len(PENALTIES))
-    for number in range(_FOLDS if len(fold) >= LEAST_FOR_FOLDS else 0):
+    scores = torch.zeros(_FOLDS if len(fold) >= LEAST_FOR_FOLDS else 0, len(ways), len(PENALTIES))
+    sizes = fold.bincount(minlength=_FOLDS).cpu()[: len(scores)]
+    for number in range(len(scores)):
         for way, (copies, width) in enumerate(ways):
             held = parts[0].some(fold == number).first(width)
             fit = _joined([part.some(fold != number).first(width) for part in parts[:copies]])
             for index, fitted in enumerate(_path(task, fit, head.out_features)):
-                scores[way, index] += _loss(task, fitted, held).item() * len(held.features)
-    way, best = divmod(int(scores.argmin()), len(PENALTIES))
+                scores[number, way, index] = _loss(task, fitted, held).item()
+    way, best = divmod(int((scores * sizes[:, None, None]).sum(dim=0).argmin()), len(PENALTIES))
     copies, width = ways[way]
     fit = _joined([part.first(width) for part in parts[:copies]])
     *_, (weight, bias) = _path(task, fit, head.out_features, PENALTIES[: best + 1])
@@ -191,7 +192,7 @@ def fit_head(task: Task, known: Known, mirrored: Known | None = None, *, groups:
     with torch.no_grad():
         head.weight.zero_()[:, :width] = weight
         head.bias.copy_(bias - weight @ mean[:width])
-    return Fit(PENALTIES[best], copies > 1, scores.min().item() / len(fold), width)
+    return Fit(PENALTIES[best], copies > 1, tuple(scores[:, way, best].tolist()), width)
 
 
 def _folds(count: int, groups: Sequence[str] | None) -> Tensor:

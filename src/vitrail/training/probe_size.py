@@ -1,6 +1,8 @@
 """The image size of a linear head where nothing was named: folds of the training images choose."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean, stdev
 
 import torch
 
@@ -14,27 +16,32 @@ from vitrail.training.plan import Plan
 
 
 def choose_size(plan: Plan, *, world: World, device: torch.device, logs: Logs) -> Plan:
-    """The plan at that of its sizes whose features give the least loss on images that the head was not fitted to.
+    """The plan at its own size, or at one of the others if folds of the training images have less loss there.
 
-    The features of all sizes stay in the cache, so that the run that follows reads none again. Validation and test
-    images have no part in it.
+    It has to be less by more than a standard error of the difference: an answer takes longer at a larger size. The
+    features of all sizes stay in the cache, so that the run that follows reads none again. Validation and test images
+    have no part in it.
     """
     sizes = size_choices(plan)
     if not sizes or world.size > 1:
         return plan
-    losses = dict[int, tuple[float, Plan]]()
-    with logs.ledger.phase("choose the image size"):
-        for size in sizes:
-            one, packs = prepare_data(resized(plan, size), world, logs)
-            task = one.build_task().to(device)
-            known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
-            groups = groups_of(one.data.train, packs.train)
-            losses[size] = fit_head(task, known, groups=groups).loss, resized(plan, size)
-    best = min(losses, key=lambda size: losses[size][0])
-    said = ", ".join(f"{loss:.3f} at {size} px" for size, (loss, _) in losses.items())
+    best, losses = sizes[0], dict[int, tuple[float, ...]]()
+    for size in sizes:
+        one, packs = prepare_data(resized(plan, size), world, logs)
+        task = one.build_task().to(device)
+        known = read_features(task.backbone, packs.train, packs.train.prepare(one.preprocess), device=device)
+        losses[size] = fit_head(task, known, groups=groups_of(one.data.train, packs.train)).losses
+        best = size if clearly_less(losses[size], losses[best]) else best
+    said = ", ".join(f"{fmean(loss):.3f} at {size} px" for size, loss in losses.items())
     note = f"folds of the training images chose {best} x {best} pixels (loss {said})"
-    chosen = losses[best][1]
+    chosen = resized(plan, best)
     return replace(chosen, notes=(*chosen.notes, note))
+
+
+def clearly_less(losses: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether losses are less than those of the same folds elsewhere, by more than a standard error of the mean."""
+    gains = [other - loss for loss, other in zip(losses, others, strict=True)]
+    return fmean(gains) > stdev(gains) / len(gains) ** 0.5
 
 
 def size_choices(plan: Plan) -> tuple[int, ...]:
