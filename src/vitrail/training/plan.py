@@ -92,7 +92,8 @@ class Plan:
         """What must be equal for a run to be resumed."""
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
         data = {"images": len(train), "checksum": train.checksum()}
-        about = {"recipe": recipe, "model": self.model, "data": data, "preprocess": to_dict(self.preprocess)}
+        model = {**self.model, "config": to_dict(self.backbone_config)}  # also options that are newer than the run
+        about = {"recipe": recipe, "model": model, "data": data, "preprocess": to_dict(self.preprocess)}
         plain: dict[str, Any] = from_json(to_json(about))
         return plain
 
