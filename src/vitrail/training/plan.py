@@ -91,10 +91,9 @@ class Plan:
     def identity(self, train: ImageSet) -> dict[str, Any]:
         """What must be equal for a run to be resumed."""
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
-        data = {"images": len(train), "checksum": train.checksum()}
         model = {**self.model, "config": to_dict(self.backbone_config)}  # also options that are newer than the run
-        about = {"recipe": recipe, "model": model, "data": data, "preprocess": to_dict(self.preprocess)}
-        plain: dict[str, Any] = from_json(to_json(about))
+        about = {"recipe": recipe, "model": model, "data": {"images": len(train), "checksum": train.checksum()}}
+        plain: dict[str, Any] = from_json(to_json({**about, "preprocess": to_dict(self.preprocess)}))
         return plain
 
     def build_task(self, *, blank: bool = False) -> Task:
