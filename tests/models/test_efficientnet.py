@@ -5,6 +5,7 @@ import torch
 from support.published import Published, check_published, sizes
 from support.registered import randomise
 from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from vitrail.errors import ConfigError
 from vitrail.layers.fuse import fuse
@@ -120,3 +121,13 @@ def test_the_head_may_read_cells_of_all_levels():
     assert torch.allclose(pooled[:, 1280 + levels + 1], first[:, 0, :16, 16:].mean(dim=(1, 2)), atol=1e-6)
     with pytest.raises(ConfigError, match="pool_levels"):
         create("efficientnet_lite0", pool_cells=2)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (160, 96), (33, 65)])
+def test_cells_are_those_of_adaptive_pooling_at_any_size(size):
+    model = randomise(create("efficientnet_lite0", num_classes=3, pool_levels=True, pool_cells=3)).eval()
+    with torch.no_grad():
+        features = model.features(torch.randn(2, 3, *size))
+        pooled = model.pooled(features)
+    cells = torch.cat([adaptive_avg_pool2d(level, 3).flatten(1) for level in features.pyramid], dim=1)
+    torch.testing.assert_close(pooled[:, model.width_of_means :], cells, atol=1e-5, rtol=1e-5)

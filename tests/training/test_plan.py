@@ -1,6 +1,7 @@
 """What is decided before the first step, and why."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,11 @@ from vitrail.layers.lora import LoRALinear
 from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 from vitrail.tasks.distill import Distill
+from vitrail.training.assemble import prepare_data
+from vitrail.training.distributed import World
+from vitrail.training.logs import Logs
 from vitrail.training.plan import make_plan, read_plan
+from vitrail.training.state import completed, differences
 
 OPTIONS = {"dim": 32, "depth": 2, "num_heads": 2}
 
@@ -189,3 +194,14 @@ def test_uneven_classes_are_noted_and_corrected_once() -> None:
         make_plan(data, group="patient")
     with pytest.raises(ConfigError, match="members"):
         make_plan(data, task={"members": 3})
+
+
+def test_an_option_that_is_newer_than_a_run_does_not_keep_it_from_being_resumed(tmp_path: Path) -> None:
+    plan = make_plan(split(photos(20, size=32)), model="efficientnet_lite0", changes={"image_size": 32})
+    older = {name: value for name, value in plan.model["config"].items() if name != "pool_cells"}
+    with Logs(tmp_path, silent=True) as logs:
+        images = prepare_data(plan, World(), logs)[1].train
+    today = replace(plan, model={**plan.model, "config": older}).identity(images)
+    saved = plan.identity(images)
+    assert differences(completed({**saved, "model": {**plan.model, "config": older}}), today) == []
+    assert today == saved

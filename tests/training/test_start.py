@@ -1,5 +1,6 @@
 """Weights that a run starts from: named ones, those that ship with vitrail, or a refusal."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,14 +62,40 @@ def test_a_probe_reads_cells_where_a_model_can_give_them_and_there_are_few_image
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def options(start: str | Path = PHOTOS, **changes: object) -> Mapping[str, object]:
-        return make_plan(split(photos(20)), start=start, changes={"probe": "linear", **changes}).config.options
+        return make_plan(data, start=start, changes={"probe": "linear", **changes}).config.options
 
+    data = split(photos(20))
     assert options() == {"pool_cells": 3}
     assert options(options={"pool_cells": 1}) == {"pool_cells": 1}
     assert options(probe=None, epochs=1) == {}
     assert options(save(tiny("vit32_small", num_classes=0), tmp_path / "plain").parent) == {}
-    monkeypatch.setattr("vitrail.training.start.MOST_FOR_CELLS", 10)
+    (run := tmp_path / "run").mkdir()
+    save(make_plan(data, start=PHOTOS, changes={"probe": "linear"}).bare(), run)
+    assert options(run) == {}  # its head reads them as it is
+    most = 8 * len(data.train)  # fewer outputs count as eight
+    monkeypatch.setattr("vitrail.training.start.MOST_FOR_CELLS", most)
+    assert options() == {"pool_cells": 3}
+    monkeypatch.setattr("vitrail.training.start.MOST_FOR_CELLS", most - 1)
     assert options() == {}
+    assert options(run) == {"pool_cells": 1}
+
+
+def test_a_trained_head_that_an_option_replaces_is_named_once(tmp_path: Path) -> None:
+    changes = {"options": {"pool_cells": 1}}
+    model = make_plan(split(photos(20)), start=PHOTOS, changes={"probe": "linear", **changes}).bare()
+    start = save(model, tmp_path / "run").parent
+    with pytest.warns(HeadNotice, match="pool_cells") as seen:
+        make_plan(split(photos(20)), start=start, changes={"options": {"pool_cells": 2}})
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HeadNotice)
+        make_plan(split(photos(20)), start=start, changes={"probe": "linear"})  # fits its own
+        make_plan(split(photos(20)), start=start, changes=changes)
+    model.reset_head(7)
+    other = save(model, tmp_path / "other").parent
+    with pytest.warns(HeadNotice, match="7 classes") as seen:
+        make_plan(split(photos(20)), start=other, changes={"probe": "linear"})
+    assert len(seen) == 1
 
 
 def test_an_option_may_make_the_head_wider_and_leaves_the_rest_as_it_was() -> None:

@@ -1,15 +1,19 @@
 """The settings in which runs differ: of the recipe, the data, the weights they started from, and the machine."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrail.config import to_dict
+from vitrail.config import from_dict, to_dict
+from vitrail.errors import ConfigError
+from vitrail.models.registry import FAMILIES
 from vitrail.runs.record import Record
 from vitrail.strict_json import to_json
 
 ABSENT = "\N{EN DASH}"
 _ENVIRONMENT = ("device", "torch", "vitrail", "threads", "processes", "precision")
 _STORED = "stored "  # what the run made of a part of its recipe
+_OF_SAVING = ("keep", "save_every", "save_steps")  # keys of a recipe that change nothing about the model
 _OF_MODEL = ("model", "options", "image_size")  # keys of a recipe that its model follows from
 
 
@@ -31,13 +35,20 @@ def _settings(record: Record) -> dict[str, str]:
     beside = {"data": record.source, "validation": record.val, "start": record.start, "teacher": record.teacher}
     environment = {key: record.environment[key] for key in _ENVIRONMENT if key in record.environment}
     return dict(_flat({
-        **record.recipe,
+        **{name: value for name, value in record.recipe.items() if name not in _OF_SAVING},
         **beside,
         f"{_STORED}task": to_dict(record.task),
         f"{_STORED}preprocess": to_dict(record.preprocess),
-        "built model": record.model,
+        "built model": _completed(record.model),
         "machine": environment,
     }))  # fmt: skip
+
+
+def _completed(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Family and config of a model, with the defaults of options that are newer than the run."""
+    with contextlib.suppress(ConfigError, KeyError, TypeError):  # an option that no longer exists: as it is stored
+        return {**model, "config": to_dict(from_dict(FAMILIES[model["family"]].config, model["config"]))}
+    return model
 
 
 def _flat(values: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:

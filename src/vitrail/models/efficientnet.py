@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import Count, Positive
@@ -145,8 +144,21 @@ class EfficientNet(Mobile):
         if not self.config.pool_levels:
             return last
         means, count = [level.mean(dim=(2, 3)) for level in features.pyramid], self.config.pool_cells
-        cells = [F.adaptive_avg_pool2d(level, count).flatten(1) for level in features.pyramid] if count > 1 else []
+        cells = [_cells(level, count).flatten(1) for level in features.pyramid] if count > 1 else []
         return torch.cat([last, *means, *cells], dim=1)
+
+
+def _cells(maps: Tensor, count: int) -> Tensor:
+    """The means of n x n cells of maps, B C H W -> B C n n; cells share a row or column that lies in both.
+
+    Like adaptive pooling, which takes no such sizes on Apple GPUs, or in a graph for images of any size, and whose
+    gradient on CUDA depends on chance.
+    """
+    for dim in (2, 3):
+        length = maps.shape[dim]
+        ends = [(index * length // count, ((index + 1) * length + count - 1) // count) for index in range(count)]
+        maps = torch.stack([maps.narrow(dim, low, high - low).mean(dim) for low, high in ends], dim)
+    return maps
 
 
 _DIMS, _DEPTHS = (16, 24, 40, 80, 112, 192, 320), (1, 2, 2, 3, 3, 4, 1)

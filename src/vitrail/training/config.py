@@ -86,7 +86,7 @@ class TrainConfig(Config):
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     early_stop: Count | None = None  # epochs without a better validation metric
     eval_every: Count = 1  # epochs
-    save_every: Count | None = None  # epochs; None: as soon as one ends ten seconds or more after the last save
+    save_every: Count | None = None  # epochs; None: the first, and each that ends ten seconds or more after a save
     save_steps: Count | None = None  # also save within an epoch, after so many steps
     keep: Count = 3  # checkpoints, beside the best
     freeze_until: str | None = None  # a module's name, e.g. "blocks.8": everything before it stays as it is

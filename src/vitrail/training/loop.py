@@ -25,7 +25,7 @@ from vitrail.training.optim.schedule import Schedule
 from vitrail.training.state import Progress, Store
 from vitrail.training.step import Step
 
-SAVE_AFTER = 10.0  # seconds without a checkpoint, after which the end of an epoch writes one
+SAVE_AFTER = 10.0  # seconds after a checkpoint, from which on the end of an epoch writes one; the first epoch does, too
 CHECK_EVERY = 10  # steps between checks of a GPU's numbers, since each waits for it; a CPU's are checked every step
 
 
@@ -52,7 +52,7 @@ class Loop:
         self.finite = FiniteCheck(self.device)
         self.totals: dict[str, Tensor] = {}  # of the losses of the present epoch
         self._started = False  # whether this process has made a step
-        self._saved = time.perf_counter()  # when the last checkpoint was written
+        self._saved = -math.inf  # when the last checkpoint was written; until one is, nothing can be resumed
         self.check_every = 1 if self.device.type == "cpu" else CHECK_EVERY
 
     @property
@@ -77,6 +77,7 @@ class Loop:
         self.progress = self.store.restore(self.learner, self.identity)
         self.totals = {name: torch.tensor(value, device=self.device) for name, value in self.progress.sums.items()}
         self.logs.resume(self.progress.history)
+        self._saved = time.perf_counter()
 
     def save(self) -> Path:
         """Writes a checkpoint of the present moment, which must be a good one."""

@@ -47,6 +47,7 @@ from vitrail.training.start import (
     model_name,
     preprocess_of,
     with_cells,
+    with_options,
 )
 from vitrail.training.started_head import copy_head, with_head
 from vitrail.training.task_choice import Spec, TaskChoice, choose_task, open_for_task, split_spec
@@ -90,9 +91,9 @@ class Plan:
     def identity(self, train: ImageSet) -> dict[str, Any]:
         """What must be equal for a run to be resumed."""
         recipe = {name: value for name, value in to_dict(self.config).items() if name not in FREE}
-        data = {"images": len(train), "checksum": train.checksum()}
-        about = {"recipe": recipe, "model": self.model, "data": data, "preprocess": to_dict(self.preprocess)}
-        plain: dict[str, Any] = from_json(to_json(about))
+        model = {**self.model, "config": to_dict(self.backbone_config)}  # also options that are newer than the run
+        about = {"recipe": recipe, "model": model, "data": {"images": len(train), "checksum": train.checksum()}}
+        plain: dict[str, Any] = from_json(to_json({**about, "preprocess": to_dict(self.preprocess)}))
         return plain
 
     def build_task(self, *, blank: bool = False) -> Task:
@@ -244,7 +245,7 @@ def _started(
     (images, outputs), model = size, changes.get("model")
     backbone = loaded(start, config, outputs, model=model)
     if (celled := with_cells(config, backbone, images, outputs)) != config:
-        config, backbone = celled, loaded(start, celled, outputs, model=model)
+        config, backbone = celled, with_options(backbone, celled, start)
     config = change(config, {"model": model_name(backbone, start)})
     known = f"; licence of the weights: {licence}" if (licence := licence_of(start)) else ""
     notes.append(BORROWED if borrowed else f"starts from the weights of {start} ({config.model}{known})")

@@ -1,10 +1,11 @@
 """The weights that a run starts from: those that were named, those that ship with vitrail, or none."""
 
+import warnings
 from pathlib import Path
 
 from vitrail.config import apply
 from vitrail.data.preprocess import Preprocess
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, HeadNotice
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.config_match import check_match, structure
@@ -17,7 +18,7 @@ from vitrail.runs.record import Record, is_run
 from vitrail.training.config import TrainConfig, change
 from vitrail.training.started_head import headed_backbone, headed_path
 
-HEAD = "head."  # names of its weights begin so
+_HEAD = "head."  # names of its weights begin so
 BORROWED = (
     "no model and no weights were named: starts from those that ship with vitrail, a vit32_conv trained on "
     "photographs of 32 x 32 pixels; where detail matters, name others (--from)"
@@ -36,16 +37,22 @@ FOR_PROBE = {
 }
 
 # A linear probe also reads the means of 3 x 3 cells where a model can give them, and folds find them of use: up to so
-# many images times outputs, from which on fitting it would take minutes.
-CELLS, MOST_FOR_CELLS = 3, 200_000
+# many images times outputs, from which on fitting it would take minutes. Fewer outputs count as eight, since features
+# need memory for any number of them: 30 kB an image.
+CELLS, MOST_FOR_CELLS, _LEAST_OUTPUTS = 3, 200_000, 8
 
 
 def with_cells(config: TrainConfig, backbone: Backbone, images: int, outputs: int) -> TrainConfig:
-    """The config of a linear probe that reads the cells of an image, too, unless its options say otherwise."""
-    able = config.probe is not None and backbone.width_of_means is not None
-    if not able or "pool_cells" in config.options or images * outputs > MOST_FOR_CELLS:
+    """The config of a linear probe that reads the cells of an image, too, unless its options say otherwise.
+
+    With too many images it reads none, also where the model that it starts from does.
+    """
+    if config.probe is None or backbone.width_of_means is None or "pool_cells" in config.options:
         return config
-    return change(config, {"options": {**config.options, "pool_cells": CELLS}})
+    count = CELLS if images * max(outputs, _LEAST_OUTPUTS) <= MOST_FOR_CELLS else 1
+    if count == getattr(backbone.config, "pool_cells", 1):
+        return config
+    return change(config, {"options": {**config.options, "pool_cells": count}})
 
 
 def changes_weights(config: TrainConfig) -> bool:
@@ -75,12 +82,20 @@ def loaded(start: str | Path, config: TrainConfig, num_outputs: int, *, model: s
             backbone.reset_head(num_outputs)
     else:
         backbone = load(checkpoint_path(start), model=model, image_size=config.image_size, num_classes=num_outputs)
+    return with_options(backbone, config, start)
+
+
+def with_options(backbone: Backbone, config: TrainConfig, start: str | Path) -> Backbone:
+    """A model with weights, its options changed where asked; a head that then has another width is new."""
     if not config.options:
         return backbone
     changed = build(family_of(backbone), apply(backbone.config, config.options))
     state, own = backbone.state_dict(), changed.state_dict()
-    if any(own[name].shape != state[name].shape for name in own.keys() & state.keys() if name.startswith(HEAD)):
-        state |= {name: tensor for name, tensor in own.items() if name.startswith(HEAD)}  # a head of another width
+    if any(own[name].shape != state[name].shape for name in own.keys() & state.keys() if name.startswith(_HEAD)):
+        state |= {name: tensor for name, tensor in own.items() if name.startswith(_HEAD)}
+        if config.probe is None and not config.fit_head:  # which fit a head in any case
+            text = f"options ({', '.join(config.options)}) change the width of the head: it is a new, untrained one"
+            warnings.warn(text, HeadNotice, stacklevel=2)
     try:
         changed.load_state_dict(state)
     except RuntimeError as error:

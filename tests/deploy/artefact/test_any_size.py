@@ -29,6 +29,7 @@ FIXED = {
     "efficientformer_l1": "a bias for every pair",
 }
 FREE = [name for name in one_of_each_design() if name not in FIXED]
+CELLS = ("efficientnet_lite0", {"pool_levels": True, "pool_cells": 3})
 SIZES = {"mobilevit_xxs": {"image_size": (192, 128)}}  # it folds its last level in patches of two: steps of 64
 
 
@@ -113,9 +114,9 @@ def test_no_steps_no_size():
 
 # A graph takes seconds, to write it as ONNX more of them: of the quick suite, one family goes all the way.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FREE)
-def test_family_exports_for_any_size(name, tmp_path):
-    model = trained(name, **SIZES.get(name, {}))
+@pytest.mark.parametrize(("name", "changes"), [*((name, SIZES.get(name, {})) for name in FREE), CELLS])
+def test_family_exports_for_any_size(name, changes, tmp_path):
+    model = trained(name, **changes)
     eager, card = TorchEngine(model), Card.of(model)
     eager.module, program = to_any_size(eager.module)
     plain = write_onnx(program, card, tmp_path / "m.onnx")
