@@ -8,7 +8,7 @@ from support.small_data import photos, split
 from support.task_case import PLAN
 
 from vitrail.training.plan import make_plan
-from vitrail.training.tuning.pilot import Pace, seconds_of, steps_of
+from vitrail.training.tuning.pilot import Pace, PacesBySize, seconds_of, steps_of
 from vitrail.training.tuning.trial_run import prepared, without_test
 
 CPU = torch.device("cpu")
@@ -18,6 +18,23 @@ def test_as_many_epochs_as_fit() -> None:
     pace = Pace(epoch=10, fixed=5)
     assert [pace.epochs(amount, 3) for amount in (-1, 14, 15, 34, 35, 1000)] == [0, 0, 1, 2, 3, 3]
     assert pace.cost(3) == 35
+
+
+def test_larger_images_are_not_timed_where_smaller_ones_already_take_too_long() -> None:
+    paces, timed = PacesBySize(), list[int]()
+
+    def costs(pixels: int, way: str = "fine-tuning") -> float:
+        def time_it() -> Pace:
+            timed.append(pixels)
+            return Pace(epoch=10, fixed=5)
+
+        return next(paces.paces((way,), pixels, time_it)).epoch
+
+    assert costs(32 * 32) == 10
+    assert costs(128 * 128) == 160
+    assert costs(16 * 16) == 10  # what smaller ones cost is not known
+    assert costs(128 * 128, "low-rank updates") == 10
+    assert timed == [32 * 32, 16 * 16, 128 * 128]
 
 
 @pytest.mark.filterwarnings("ignore::vitrail.errors.HeadNotice")

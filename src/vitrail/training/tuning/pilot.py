@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,9 +36,30 @@ class Pace(NamedTuple):
         """As many epochs as fit, at least none and at most `most`."""
         return max(0, min(most, math.floor((amount - self.fixed) / self.epoch)))
 
+    def scaled(self, times: float) -> "Pace":
+        """The same where each image costs so many times as much."""
+        return Pace(times * self.epoch, self.fixed, times * self.forward)
+
     def cost(self, epochs: int) -> float:
         """What so many epochs cost."""
         return self.fixed + epochs * self.epoch
+
+
+class PacesBySize:
+    """What ways of training cost at the image sizes that were timed.
+
+    To time even a few images may take minutes where they are large.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], list[tuple[int, Pace]]] = {}
+
+    def paces(self, way: tuple[str, ...], pixels: int, timed: Callable[[], Pace]) -> Iterator[Pace]:
+        """The least that a way can cost, by what it costs with fewer pixels; then what it does, which is timed."""
+        known = self._known.setdefault(way, [])
+        yield from (pace.scaled(pixels / fewer) for fewer, pace in known if fewer < pixels)
+        known.append((pixels, timed()))
+        yield known[-1][1]
 
 
 def steps_of(plan: Plan) -> Pace:

@@ -13,6 +13,7 @@ hundredfold; and its storage would be a second record beside the runs. So the se
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ from vitrail.training.tuning.candidates import Candidate, Given, linear_heads, t
 from vitrail.training.tuning.halving import FACTOR, plan_rungs
 from vitrail.training.tuning.journal import FILE, Journal, Trial, is_tuned
 from vitrail.training.tuning.keeping import keep_chosen
-from vitrail.training.tuning.pilot import Pace, seconds_of, steps_of
+from vitrail.training.tuning.pilot import Pace, PacesBySize, seconds_of, steps_of
 from vitrail.training.tuning.selection import is_perfect
 from vitrail.training.tuning.trial_run import (
     OPTIONS,
@@ -145,6 +146,7 @@ class _Search:
         self.journal, self.budget, self.device, self.say = journal, journal.budget, device, say
         self.options: dict[str, Any] = dict(journal.setup["options"])
         self.paces: dict[str, Pace] = {}
+        self.sizes = PacesBySize()
         self.reserve = 0.0
 
     def run(self) -> Tuned:
@@ -288,11 +290,15 @@ class _Search:
         """The same with a number and the epochs that fit, or with the reason why it does not fit."""
         if fitted := plan.config.probe is not None:
             check_head(plan.build_task(blank=True))
-        pace = self._pace(plan)
         tests = 0 if self.plan.data.test is None else len(self.plan.data.test)
-        room = min(amount, self.left - tests * pace.forward if self.budget.timed else self.left)
         epochs = 1 if fitted else plan.config.epochs
-        fits = pace.epochs(room, epochs)
+        way, pixels = (trial.traits["method"], trial.traits["weights"]), math.prod(plan.preprocess.image_size)
+        timed = self.budget.timed
+        for pace in self.sizes.paces(way, pixels, lambda: self._pace(plan)) if timed else (self._pace(plan),):
+            room = min(amount, self.left - tests * pace.forward if timed else self.left)
+            fits = pace.epochs(room, epochs)
+            if fits <= above:
+                break
         if fits <= above:
             need = self.budget.text(pace.cost(above + 1))
             why = f"{_TOO_LONG} {need} at least, there were {self.budget.text(room)}"
@@ -371,7 +377,7 @@ class _Search:
         pool, taken, misses = dict[str, Candidate](), 0, 0
         trials: list[Trial] = []
         for candidate in queue:
-            if len(trials) == first.trials or misses == _MISSES:
+            if len(trials) == first.trials or misses == _MISSES or self.left <= 0:
                 break
             trial = self._trial(f"{number}.0 {candidate.key}", candidate, first.each)
             taken, misses = taken + 1, 0 if trial.scored else misses + 1
