@@ -77,7 +77,7 @@ def known_task(named: str) -> type[TaskConfig]:
     if named in kinds:
         return kinds[named]
     if named in TaskConfig.kinds:
-        raise ConfigError(f"there is no advice on task {named!r}: nothing was measured; one of {', '.join(kinds)}")
+        raise ConfigError(f"advise does not support task {named!r}; choose one of {', '.join(kinds)}")
     raise ConfigError(f"unknown task {named!r}; {nearest(named, kinds)}")
 
 

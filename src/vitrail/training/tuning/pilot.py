@@ -46,9 +46,9 @@ class Pace(NamedTuple):
 
 
 class PacesBySize:
-    """What ways of training cost at the image sizes that were timed.
+    """What ways of training cost on a CPU at the image sizes that were timed.
 
-    To time even a few images may take minutes where they are large.
+    To time even a few images may take minutes there where they are large.
     """
 
     def __init__(self) -> None:

@@ -293,9 +293,9 @@ class _Search:
         tests = 0 if self.plan.data.test is None else len(self.plan.data.test)
         epochs = 1 if fitted else plan.config.epochs
         way, pixels = (trial.traits["method"], trial.traits["weights"]), math.prod(plan.preprocess.image_size)
-        timed = self.budget.timed
-        for pace in self.sizes.paces(way, pixels, lambda: self._pace(plan)) if timed else (self._pace(plan),):
-            room = min(amount, self.left - tests * pace.forward if timed else self.left)
+        on_cpu = self.budget.timed and self.device.type == "cpu"  # on a GPU, small images cost as much as larger ones
+        for pace in self.sizes.paces(way, pixels, lambda: self._pace(plan)) if on_cpu else (self._pace(plan),):
+            room = min(amount, self.left - tests * pace.forward if self.budget.timed else self.left)
             fits = pace.epochs(room, epochs)
             if fits <= above:
                 break
