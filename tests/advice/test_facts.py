@@ -29,7 +29,7 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_task_that_reads_no_labels_is_refused() -> None:
-    with pytest.raises(ConfigError, match="measured"):
+    with pytest.raises(ConfigError, match="support"):
         known_task("mae")
     assert known_task("detect").target_kinds == ("boxes",)
 
