@@ -231,7 +231,9 @@ def plain_norm(x, branch, bias, gain, keep, weight, norm_bias):
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "gain and keep"])
 @pytest.mark.parametrize("wide", [True, False], ids=["stream of 32 bits", "stream of 16 bits"])
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
-@pytest.mark.parametrize("shape", [(3, 5, 192), (2, 7, 384), (3, 1, 768), (1, 2, 1024), (2, 3, 40), (1, 1, 1300)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 192), (2, 7, 384), (3, 1, 768), (1, 2, 1024), (2, 3, 40), (1, 1, 1300)], ids=str
+)
 def test_add_norm(dtype, shape, wide, scaled):
     inputs, grad, grad_normed = norm_inputs(shape, dtype, stream=torch.float32 if wide else dtype, scaled=scaled)
     exact = [None if one is None else one.double().requires_grad_(one.ndim > 0) for one in inputs]

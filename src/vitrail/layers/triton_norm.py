@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.layers.kernels import same_gradients
 from vitrail.layers.triton_jit import jit, processors, tl, triton
 
 
@@ -146,7 +147,7 @@ def backward(
 
     Where those of x and of the branch are the same numbers, that of the branch is empty.
     """
-    shared, kinds = same(added, grad_normed, gain, keep), 3 if gain is None else 4
+    shared, kinds = same_gradients(added, grad_normed, gain, keep), 3 if gain is None else 4
     grad_x = torch.empty_like(added)
     grad_branch = grad_normed.new_empty(0 if shared else grad_normed.shape)
     grid, tile = _grid(added, BACKWARD, most=None if gain is None else SCALED)
@@ -156,11 +157,6 @@ def backward(
     options = {"GRAD": grad is not None, "GAIN": gain is not None, "KEEP": keep is not None, "SHARED": shared}
     backward_kernel[grid](*given, grad_x, grad_branch, sums, *_sizes(added, keep), **tile, **options)
     return grad_x, grad_branch, sums.sum(0)
-
-
-def same(x: Tensor, branch: Tensor, gain: Tensor | None, keep: Tensor | None) -> bool:
-    """Whether the gradients of x and of the branch are the same numbers."""
-    return gain is None and keep is None and x.dtype == branch.dtype
 
 
 def _present(tensor: Tensor | None, other: Tensor) -> Tensor:
