@@ -196,13 +196,15 @@ def _add_norm(x: Tensor, branch: Tensor, *given: Any) -> tuple[Tensor, Tensor, T
 
 
 @torch.library.impl("vitrail::add_norm_backward", "CUDA")
-def _add_norm_backward(
-    grad: Tensor | None, grad_normed: Tensor, added: Tensor, statistics: Tensor, branch: Tensor | None, *given: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def _add_norm_backward(  # noqa: PLR0917
+    grad: Tensor | None, grad_normed: Tensor, added: Tensor, statistics: Tensor, branch: Tensor | None, bias: Tensor,
+    gain: Tensor | None, keep: Tensor | None, weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from vitrail.layers import triton_norm  # noqa: PLC0415
 
     grad, branch = (None if one is None else one.contiguous() for one in (grad, branch))
-    return triton_norm.backward(grad, grad_normed.contiguous(), added, statistics, branch, *given)
+    given = grad, grad_normed.contiguous(), added, statistics, branch, bias, gain, keep, weight
+    return triton_norm.backward(*given, shared=same_gradients(added, grad_normed, gain, keep))
 
 
 @torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.layers.kernels import same_gradients
 from vitrail.layers.triton_jit import jit, processors, tl, triton
 
 
@@ -141,13 +140,13 @@ def forward(
 
 def backward(
     grad: Tensor | None, grad_normed: Tensor, added: Tensor, statistics: Tensor, branch: Tensor | None, bias: Tensor,
-    gain: Tensor | None, keep: Tensor | None, weight: Tensor,
+    gain: Tensor | None, keep: Tensor | None, weight: Tensor, *, shared: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x and of the branch, B ... D, and of bias, weight, norm_bias (and gain), 3 or 4 D.
 
-    Where those of x and of the branch are the same numbers, that of the branch is empty.
+    Where those of x and of the branch are the same numbers, they can be `shared`: that of the branch is empty.
     """
-    shared, kinds = same_gradients(added, grad_normed, gain, keep), 3 if gain is None else 4
+    kinds = 3 if gain is None else 4
     grad_x = torch.empty_like(added)
     grad_branch = grad_normed.new_empty(0 if shared else grad_normed.shape)
     grid, tile = _grid(added, BACKWARD, most=None if gain is None else SCALED)
