@@ -20,7 +20,7 @@ WIDTHS = (16, 32, 64)  # sizes of a head
 SAMPLED_WIDTHS: tuple[int, ...] = (8, 32, 64)  # sizes of a head that samples points: those that were checked on a GPU
 # Whether kernels that apply dropout are used: not until they have been run on a GPU.
 DROPOUT = False
-NORMED = 1024  # the widest tokens whose residual connections and norms share a kernel; 0: none do
+NORMED = 2048  # the widest tokens whose residual connections and norms share a kernel; 0: none do
 # Whether the tokens between blocks that use that kernel have 16 bits: not until it has been measured on a GPU.
 STREAM = False
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
