@@ -1,6 +1,6 @@
 """Pre-norm blocks in a row: each residual connection and the norm after it are one kernel, across blocks too."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -28,10 +28,10 @@ def joinable(blocks: Sequence[nn.Module], tokens: Tensor) -> bool:
     )
 
 
-def run_joined(blocks: Sequence[nn.Module], tokens: Tensor, grid: Grid) -> list[Tensor]:
-    """The tokens after each block, which all are `joinable`: B P+N D -> B P+N D each."""
+def run_joined(blocks: Sequence[nn.Module], tokens: Tensor, grid: Grid, wanted: Collection[int]) -> dict[int, Tensor]:
+    """Runs blocks that are `joinable`: B P+N D -> the tokens after the wanted ones and the last, B P+N D each."""
     chain, kind = [cast("Block", block) for block in blocks], tokens.dtype
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}
     if kernels.STREAM and torch.is_autocast_enabled(tokens.device.type):
         tokens = tokens.to(torch.get_autocast_dtype(tokens.device.type))
     normed = chain[0].norm1(tokens)
@@ -44,7 +44,8 @@ def run_joined(blocks: Sequence[nn.Module], tokens: Tensor, grid: Grid) -> list[
             tokens, normed = branch.added(tokens, mlp.inner(normed), chain[index + 1].norm1)
         else:
             tokens = tokens + block.drop_path(block.scale2(mlp.fc2(mlp.inner(normed))))
-        found.append(tokens.to(kind))
+        if index in wanted or index + 1 == len(chain):
+            found[index] = tokens.to(kind)
     return found
 
 

@@ -154,11 +154,11 @@ class ViT(Backbone):
         state = self.reduction.enter(tokens)
         blocks = list(self.blocks)[:count]
         direct = type(self.reduction) is Reduction and not (self.checkpointing and self.training)
-        joined = run_joined(blocks, state.tokens, grid) if direct and joinable(blocks, state.tokens) else None
+        joined = run_joined(blocks, state.tokens, grid, selected) if direct and joinable(blocks, state.tokens) else None
         for index, block in enumerate(blocks):
             if joined is None:
                 state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
-            else:
+            elif index in joined:
                 state = state._replace(tokens=joined[index])
             if index in selected:
                 found[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
