@@ -86,7 +86,11 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
-        return self.drop(self.fc2(self.norm(self._hidden(tokens))))
+        return self.drop(self.fc2(self.inner(tokens)))
+
+    def inner(self, tokens: Tensor) -> Tensor:
+        """The input of the last linear layer: B N D -> B N H."""
+        return self.norm(self._hidden(tokens))
 
     def _hidden(self, tokens: Tensor) -> Tensor:
         """The activated hidden layer, after dropout: B N D -> B N H."""
