@@ -11,14 +11,16 @@ from typing import Literal
 
 import torch
 
-from vitrail.errors import ConfigError, nearest
+from vitrail.errors import ConfigError, Unsupported, nearest
 
 Precision = Literal["float32", "bf16", "fp16"]
+Lighter = Literal["float32", "bf16", "fp8"]  # what the weights of a trained model may have
 
 CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
 _KINDS = ("cpu", "cuda", "mps")
 _PIXELS = 100_000  # of a batch on a CPU: larger activations leave its caches, and above 32 MB each is mapped anew
+_FP8 = (8, 9)  # compute capability of the first GPUs with products in 8 bits
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -87,6 +89,20 @@ def bf16_works() -> bool:
     """Whether bf16 matrix products work on this CPU; a child process tries one, since it may crash (SIGILL)."""
     tried = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)  # noqa: S603  (our own text)
     return tried.returncode == 0
+
+
+def check_fp8(where: torch.device) -> None:
+    """Unsupported where a device has no products in 8 bits."""
+    if not fp8_works(where):
+        raise Unsupported(
+            f"precision 'fp8' needs an NVIDIA GPU of compute capability {_FP8[0]}.{_FP8[1]} or newer, such as L4 or "
+            f"H100, which {where} is not; use 'bf16'"
+        )
+
+
+def fp8_works(where: torch.device) -> bool:
+    """Whether a device has products in 8 bits."""
+    return where.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(where) >= _FP8
 
 
 def autocast(where: torch.device, chosen: Precision) -> torch.autocast:
