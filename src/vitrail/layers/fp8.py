@@ -67,21 +67,14 @@ class Fp8Linear(nn.Linear):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """... D -> ... E."""
-        if not self.fits(tokens):
-            return super().forward(tokens)
-        return self.product(tokens, self.bias)
+        return self.of_rows(*in_rows(tokens), self.bias) if self.fits(tokens) else super().forward(tokens)
 
     def fits(self, tokens: Tensor) -> bool:
         """Whether the product of these tokens can be computed in 8 bits."""
         return _result(tokens) in HALVES and _whole(self)
 
-    def product(self, tokens: Tensor, bias: Tensor | None = None) -> Tensor:
-        """X W^T + b: ... D -> ... E, in the type of the product."""
-        tokens = tokens.to(_result(tokens))
-        return self.of_rows(tokens, Rows.of(tokens), bias)
-
     def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
-        """The same of tokens and of their rows in 8 bits; without gradients, of the tokens the type alone is read."""
+        """X W^T + b of tokens and of their rows in 8 bits; without gradients, of the tokens the type alone is read."""
         flat = rows.flat()
         if tokens.shape == rows.values.shape:
             tokens = tokens.flatten(0, -2)
@@ -123,19 +116,15 @@ class FrozenFp8Linear(nn.Module):
         rows = Rows.of(linear.weight)
         self.register_buffer("weight", rows.values)
         self.register_buffer("scale", rows.scale)
-        half = None if linear.bias is None else linear.bias.detach().to(torch.bfloat16)
-        self.register_buffer("bias", half)
+        bias: Tensor | None = linear.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().to(torch.bfloat16))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """... D -> ... E."""
-        return self.product(tokens, self.bias)
-
-    def product(self, tokens: Tensor, bias: Tensor | None = None) -> Tensor:
-        """X W^T + b: ... D -> ... E."""
-        return self.of_rows(tokens, Rows.of(tokens), bias)
+        return self.of_rows(tokens, Rows.of(tokens), self.bias)
 
     def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
-        """The same of the rows of tokens in 8 bits; of the tokens the type alone is read."""
+        """X W^T + b of the rows of tokens in 8 bits; of the tokens the type alone is read."""
         dtype = tokens.dtype if tokens.dtype in HALVES else torch.bfloat16
         product = rows.flat().times(Rows(self.weight, self.scale), dtype, bias, fast=True)
         return product.unflatten(0, rows.values.shape[:-1])
@@ -157,11 +146,22 @@ def freeze(model: M) -> M:
     return model.eval()
 
 
-def without_bias(linear: nn.Linear | FrozenFp8Linear, tokens: Tensor) -> Tensor:
-    """X W^T of a linear layer without hooks, for kernels that add the bias themselves."""
-    if isinstance(linear, FrozenFp8Linear) or (isinstance(linear, Fp8Linear) and linear.fits(tokens)):
-        return linear.product(tokens)
-    return F.linear(tokens, linear.weight)
+def without_bias(linear: nn.Module, tokens: Tensor, rows: Rows | None = None) -> Tensor:
+    """X W^T of a linear layer without hooks, for kernels that add the bias themselves; `rows` as in `multiplied`."""
+    if takes_rows(linear, tokens):
+        return linear.of_rows(*in_rows(tokens, rows))  # type: ignore[operator]
+    return F.linear(tokens, linear.weight)  # type: ignore[arg-type]
+
+
+def multiplied(linear: nn.Module, tokens: Tensor, rows: Rows | None) -> Tensor:
+    """The output of a linear layer; `rows` are the tokens in 8 bits, where a kernel wrote them and it takes them."""
+    return linear(tokens) if rows is None else linear.of_rows(tokens, rows, linear.bias)  # type: ignore[operator]
+
+
+def in_rows(tokens: Tensor, rows: Rows | None = None) -> tuple[Tensor, Rows]:
+    """Tokens in the type of a product with them, and the same in 8 bits."""
+    tokens = tokens.to(_result(tokens))
+    return tokens, Rows.of(tokens) if rows is None else rows
 
 
 def takes_rows(linear: nn.Module, tokens: Tensor) -> bool:

@@ -54,7 +54,11 @@ def exporting() -> bool:
 
 def plain(linear: nn.Module) -> bool:
     """Whether a layer is a linear map without hooks or changes: its weight and bias can be used without calling it."""
-    return type(linear) in (nn.Linear, Fp8Linear, FrozenFp8Linear) and not linear._forward_hooks and not linear._forward_pre_hooks
+    return (
+        type(linear) in (nn.Linear, Fp8Linear, FrozenFp8Linear)
+        and not linear._forward_hooks
+        and not linear._forward_pre_hooks
+    )
 
 
 def _new_enough(device: int) -> bool:

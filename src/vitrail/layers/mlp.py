@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.config import Choice, Count, Positive
 from vitrail.layers import kernels
 from vitrail.layers.dropout import Dropout
-from vitrail.layers.fp8 import takes_rows, without_bias
+from vitrail.layers.fp8 import Rows, multiplied, takes_rows, without_bias
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
 
@@ -86,10 +86,13 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
+        return self.drop(multiplied(self.fc2, *self.inner(tokens)))
+
+    def inner(self, tokens: Tensor) -> tuple[Tensor, Rows | None]:
+        """The input of the last linear layer, and its rows in 8 bits where a kernel wrote them: B N D -> B N H."""
         if kernels.suits(tokens) and self._in_rows(tokens):
-            hidden, rows = kernels.bias_gelu_rows(without_bias(self.fc1, tokens), self.fc1.bias)
-            return self.drop(self.fc2.of_rows(hidden, rows, self.fc2.bias))
-        return self.drop(self.fc2(self.norm(self._hidden(tokens))))
+            return kernels.bias_gelu_rows(without_bias(self.fc1, tokens), self.fc1.bias)
+        return self.norm(self._hidden(tokens)), None
 
     def _in_rows(self, tokens: Tensor) -> bool:
         """Whether the kernel of GELU can write what the second layer multiplies in 8 bits."""
