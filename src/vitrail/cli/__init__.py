@@ -203,10 +203,7 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
-    verb.add_argument(
-        "--precision", choices=("float32", "bf16", "fp8"), default="float32",
-        help="of the model: bf16, or fp8 (8 bits; H100, L4 or newer), also beside the answers of float32",
-    )  # fmt: skip
+    verb.add_argument("--precision", choices=("float32", "bf16", "fp8"), default="float32", help="of the model")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument(
         "--tta", choices=("flip", "views"), help="also average over test-time views: flips, or crops and flips"
