@@ -14,6 +14,7 @@ import torch
 from vitrail.errors import ConfigError, Unsupported, nearest
 
 Precision = Literal["float32", "bf16", "fp16"]
+Wanted = Literal["auto", "float32", "bf16", "fp16", "fp8"]
 Lighter = Literal["float32", "bf16", "fp8"]  # what the weights of a trained model may have
 
 CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -68,8 +69,14 @@ def _best() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def precision(wanted: Literal["auto", "float32", "bf16", "fp16"], where: torch.device) -> tuple[Precision, str | None]:
-    """The precision to use on a device, and a message if it is not the requested one."""
+def precision(wanted: Wanted, where: torch.device) -> tuple[Precision, str | None]:
+    """The precision to use on a device, and a message if it is not the requested one.
+
+    That of "fp8", where linear maps of blocks compute in 8 bits, is bf16 for all else; Unsupported where it cannot be.
+    """
+    if wanted == "fp8":
+        check_fp8(where)
+        return "bf16", None
     if wanted == "auto":
         fast = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bf16" if fast else "float32"), None

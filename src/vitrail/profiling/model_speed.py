@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.config import Alias, Config, Count
-from vitrail.hardware import Precision, check_fp8
+from vitrail.hardware import Precision
 from vitrail.hardware import device as choose_device
 from vitrail.hardware import precision as choose_precision
 from vitrail.models.backbone import Backbone
@@ -44,9 +44,7 @@ class SpeedConfig(Config):
 def measure_speed(names: Sequence[str], config: SpeedConfig, *, device: str | torch.device | None = None) -> Report:
     """Images per second of named models, and how many times as fast as the first one each is."""
     where = choose_device(device)
-    if config.precision == "fp8":
-        check_fp8(where)
-    precision, note = choose_precision("bf16" if config.precision == "fp8" else config.precision, where)
+    precision, note = choose_precision(config.precision, where)
     notes = [_ABOUT[config.mode], *([f"{note}."] if note else [])]
     runs: dict[str, Callable[[], object]] = {}
     for name in names:

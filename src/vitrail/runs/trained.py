@@ -23,7 +23,7 @@ from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget
 from vitrail.errors import CheckpointError, ConfigError, Notice, Unsupported
-from vitrail.hardware import Lighter, autocast, check_fp8, inference_batch_size
+from vitrail.hardware import Lighter, autocast, inference_batch_size
 from vitrail.hardware import precision as choose_precision
 from vitrail.layers.fp8 import freeze
 from vitrail.models.backbone import Backbone
@@ -90,9 +90,7 @@ class TrainedModel:
 
         `evaluate` then also says on which share of images its answer is that of float32.
         """
-        if precision == "fp8":
-            check_fp8(self.device)
-        chosen, note = choose_precision("bf16" if precision == "fp8" else precision, self.device)
+        chosen, note = choose_precision(precision, self.device)
         if note is not None:
             warnings.warn(note, Notice, stacklevel=2)
         if chosen == "float32":

@@ -26,6 +26,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_tensors
 from vitrail.hardware import inference_batch_size
 from vitrail.hardware import precision as choose_precision
+from vitrail.layers.fp8 import use_fp8
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
 from vitrail.runs.evaluate import numbers
@@ -181,6 +182,8 @@ def assemble(
     if note is not None:
         logs.say(note)
     task = _built(plan, packs, device, logs, blank=blank)
+    if config.precision == "fp8":
+        use_fp8(task.backbone)
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,
