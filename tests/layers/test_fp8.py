@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vitrail.layers import fp8
 from vitrail.layers.fp8 import KIND, LEAST, Fp8Linear, FrozenFp8Linear, Rows, freeze, takes_rows, use_fp8, without_bias
 from vitrail.models.registry import create
 
@@ -142,6 +144,19 @@ def test_products_have_the_layouts_that_a_gpu_takes(turned: bool) -> None:
     with Layouts() as layouts, torch.autocast("cpu", torch.bfloat16):
         layer(tokens.requires_grad_()).backward(grad)
     assert layouts.seen == [((64, 1), (1, 64), (20, 1), (1, 96)), ((96, 1), (1, 96), (20, 1), (1, 64))]
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_torch_takes_the_products_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """Its rules for a GPU, on tensors without numbers; gradients may lie column by column."""
+    monkeypatch.setattr(fp8, "_INSTALLED", False)  # kernels need numbers
+    half = {"device": "cuda", "dtype": torch.bfloat16}
+    with FakeTensorMode():
+        rows, weight = Rows.of(torch.empty(tokens, 1, 64, **half)).flat(), torch.empty(96, 64, device="cuda")
+        found = rows.times(Rows.of(weight), torch.bfloat16, torch.empty(96, device="cuda"), fast=True)
+        assert found.shape == (tokens, 96)
+        grad = torch.empty_strided((tokens, 96), (1, tokens), **half)
+        assert Rows.of(grad).times(Rows.of(weight.t()), torch.bfloat16, fast=False).shape == (tokens, 64)
 
 
 def test_a_product_without_its_bias() -> None:

@@ -41,7 +41,8 @@ class Rows(NamedTuple):
         # nearest cannot leave the range, and what is not finite stays so.
         exact = values.detach().float()
         largest = exact.abs().amax(dim=-1, keepdim=True).clamp(min=LEAST)
-        return cls((exact * (TOP / largest)).to(KIND).contiguous(), largest / TOP)
+        small = (exact * (TOP / largest)).to(KIND, memory_format=torch.contiguous_format)
+        return cls(small, largest / TOP)
 
     def flat(self) -> Self:
         """M D and M 1."""

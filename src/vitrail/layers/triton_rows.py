@@ -80,8 +80,8 @@ def gelu_rows(x: Tensor, bias: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, T
 
 def _launch(x: Tensor, bias: Tensor | None, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     width = x.shape[-1]
-    out = torch.empty_like(x) if keep else x.new_empty(0)
-    values = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    out = x.new_empty(x.shape if keep else (0,))
+    values = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
     scales = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
     rows, tile = x.numel() // width, _tile(width)
     programs = max(1, min(triton.cdiv(rows, tile["M"]), processors(x.device) * PROGRAMS))
