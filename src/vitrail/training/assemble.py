@@ -182,8 +182,6 @@ def assemble(
     if note is not None:
         logs.say(note)
     task = _built(plan, packs, device, logs, blank=blank)
-    if config.precision == "fp8":
-        use_fp8(task.backbone)
     loss = spread(task, world, shard=shard, device=device, precision=precision, compiled=config.compile)
     learner = Learner(
         task=task,
@@ -249,6 +247,8 @@ def _built(plan: Plan, packs: Packs, device: torch.device, logs: Logs, *, blank:
             known = read_features(task.backbone, packs.train, prepare, device=device)
         with logs.ledger.phase("fit the head"):
             fit_head(task, known, groups=groups_of(plan.data.train, packs.train))
+    if plan.config.precision == "fp8":
+        use_fp8(task.backbone)
     return task
 
 
