@@ -65,7 +65,7 @@ def parts(
     photos: Path | None = None,
 ) -> dict[str, Part]:  # fmt: skip
     """All parts by name, the most valuable first."""
-    names = ("checks", "micro", "kernels", "detect", "start", "growth", "largest", "latency")
+    names = ("checks", "micro", "kernels", "detect", "start", "growth", "largest", "latency", "fp8")
     to = {name: ["--json", str(out / f"{name}.json")] for name in names}
     small = ["--device", "cpu"]
     drawn = ["--draw", str(out / "drawn"), "--json", str(out / "zero_shot.json")]
@@ -103,6 +103,10 @@ def parts(
             180, script("latency", "--rounds", "7", *to["latency"]),
             script("latency", *small, "--models", "vit_tiny_patch16", "--batches", "1", "--rounds", "2", "--times", "1",
                    "--ways", "eager", *to["latency"]),
+        ),
+        "fp8": Part(
+            120, script("fp8", *to["fp8"]),
+            script("fp8", *small, "--only", "products", "agreement", "--tokens", "16", "--count", "2", *to["fp8"]),
         ),
         "growth": Part(
             110, [*growth, *to["growth"]],

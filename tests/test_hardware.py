@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitrail import hardware
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, Unsupported
 
 CPU = torch.device("cpu")
 
@@ -88,3 +88,15 @@ def test_a_small_stack_for_signals_is_replaced() -> None:
 def test_a_cpu_takes_few_large_images_at_once(size: int, most: int, expected: int) -> None:
     assert hardware.inference_batch_size("cpu", (size, size), most=most) == expected
     assert hardware.inference_batch_size("cuda:0", (size, size), most=most) == most
+
+
+def test_products_in_8_bits_need_a_gpu_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="cpu"):
+        hardware.check_fp8(CPU)
+    with pytest.raises(Unsupported, match="compute capability"):
+        hardware.precision("fp8", CPU)
+    gpu = torch.device("cuda:0")
+    for capability, works in (((8, 6), False), ((8, 9), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, one=capability: one)
+        assert hardware.fp8_works(gpu) == works
+    assert hardware.precision("fp8", gpu) == ("bf16", None)

@@ -11,14 +11,17 @@ from typing import Literal
 
 import torch
 
-from vitrail.errors import ConfigError, nearest
+from vitrail.errors import ConfigError, Unsupported, nearest
 
 Precision = Literal["float32", "bf16", "fp16"]
+Wanted = Literal["auto", "float32", "bf16", "fp16", "fp8"]
+Lighter = Literal["float32", "bf16", "fp8"]  # what the weights of a trained model may have
 
 CAP = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 _PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
 _KINDS = ("cpu", "cuda", "mps")
 _PIXELS = 100_000  # of a batch on a CPU: larger activations leave its caches, and above 32 MB each is mapped anew
+_FP8 = (8, 9)  # compute capability of the first GPUs with products in 8 bits
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -66,8 +69,14 @@ def _best() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def precision(wanted: Literal["auto", "float32", "bf16", "fp16"], where: torch.device) -> tuple[Precision, str | None]:
-    """The precision to use on a device, and a message if it is not the requested one."""
+def precision(wanted: Wanted, where: torch.device) -> tuple[Precision, str | None]:
+    """The precision to use on a device, and a message if it is not the requested one.
+
+    That of "fp8", where linear maps of blocks compute in 8 bits, is bf16 for all else; Unsupported where it cannot be.
+    """
+    if wanted == "fp8":
+        check_fp8(where)
+        return "bf16", None
     if wanted == "auto":
         fast = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bf16" if fast else "float32"), None
@@ -87,6 +96,20 @@ def bf16_works() -> bool:
     """Whether bf16 matrix products work on this CPU; a child process tries one, since it may crash (SIGILL)."""
     tried = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)  # noqa: S603  (our own text)
     return tried.returncode == 0
+
+
+def check_fp8(where: torch.device) -> None:
+    """Unsupported where a device has no products in 8 bits."""
+    if not fp8_works(where):
+        raise Unsupported(
+            f"precision 'fp8' needs an NVIDIA GPU of compute capability {_FP8[0]}.{_FP8[1]} or newer, such as L4 or "
+            f"H100, which {where} is not; use 'bf16'"
+        )
+
+
+def fp8_works(where: torch.device) -> bool:
+    """Whether a device has products in 8 bits."""
+    return where.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(where) >= _FP8
 
 
 def autocast(where: torch.device, chosen: Precision) -> torch.autocast:

@@ -196,6 +196,17 @@ def test_eval_without_data_takes_the_images_that_validated_the_run(
     assert "DATA" in capsys.readouterr().err
 
 
+def test_eval_in_fewer_bits_is_held_beside_float32(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("vitrail.hardware.bf16_works", lambda: True)
+    assert main(["eval", str(run), "--device", "cpu", "--precision", "bf16"]) == 0
+    assert "same answer" in capsys.readouterr().out
+    assert main(["eval", str(run), "--device", "cpu", "--precision", "fp8"]) == 2
+    assert "8.9" in capsys.readouterr().err
+
+
 def test_eval_keeps_images_as_training_does_so_that_the_same_images_score_the_same(tmp_path: Path) -> None:
     """Arrays of 20 pixels for a model of 32: rounded to whole levels at 32, they would be other images."""
     draw = np.random.default_rng(0)

@@ -8,6 +8,7 @@ from torch import nn
 
 from vitrail.layers import kernels
 from vitrail.layers.attention import MultiScaleDeformableAttention, Site, SoftmaxConfig, WindowConfig
+from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, use_fp8
 from vitrail.layers.lora import LoRALinear
 from vitrail.layers.mlp import GeluMLPConfig
 from vitrail.layers.norm import LayerNormConfig
@@ -70,6 +71,50 @@ def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, c
     monkeypatch.setattr(kernels, "suits", lambda _: False)
     for one, expected in zip(found, trained(build()), strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+def in_half(layer, *, compiled=False):
+    """The output and all gradients under autocast to bfloat16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return trained(layer, compiled=compiled)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of the compiler itself
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_gelu_in_8_bits_go_to_the_second_layer(on_cpu, monkeypatch, compiled):
+    found = in_half(use_fp8(mlp_layer()), compiled=compiled)
+    assert on_cpu == ["bias_gelu_rows", "bias_gelu_backward"]
+    torch._dynamo.reset()
+    monkeypatch.setattr(kernels, "suits", lambda _: False)
+    for one, expected in zip(found, in_half(use_fp8(mlp_layer())), strict=True):
+        assert (one - expected).norm() < 0.02 * expected.norm()
+
+
+def test_frozen_layers_take_rows_and_keep_nothing_else(on_cpu, monkeypatch):
+    layer = mlp_layer()
+    for name in ("fc1", "fc2"):
+        layer.set_submodule(name, FrozenFp8Linear(layer.get_submodule(name)))
+    tokens = torch.randn(2, GRID[0] * GRID[1], DIM).bfloat16()
+    with torch.no_grad():
+        found = layer.eval()(tokens, GRID)
+    assert on_cpu == ["bias_gelu_rows"]
+    monkeypatch.setattr(kernels, "suits", lambda _: False)
+    expected = layer(tokens, GRID)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_rows_are_not_used_where_something_stands_between_the_layers(on_cpu):
+    tokens = torch.randn(1, 24, DIM).bfloat16()
+    for layer in (mlp_layer(inner_norm=True), mlp_layer(dropout=0.5)):
+        in_between = use_fp8(layer.train()).bfloat16()
+        in_between(tokens, GRID)
+        assert "bias_gelu_rows" not in on_cpu
+    layer = use_fp8(mlp_layer()).bfloat16()
+    layer.fc2.register_forward_hook(lambda *_: None)
+    layer(tokens, GRID)
+    assert "bias_gelu_rows" not in on_cpu
+    assert isinstance(layer.fc2, Fp8Linear)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -176,6 +221,9 @@ def test_exported_programs_have_plain_operators_only(monkeypatch):
 def test_shapes_are_known_without_a_kernel():
     x, bias = torch.empty(2, 3, 8, device="meta"), torch.empty(8, device="meta")
     assert torch.ops.vitrail.bias_gelu(x, bias).shape == (2, 3, 8)
+    out, rows = kernels.bias_gelu_rows(x, bias)
+    assert (out.shape, rows.values.shape, rows.scale.shape) == ((2, 3, 8), (2, 3, 8), (2, 3, 1))
+    assert rows.values.dtype == torch.float8_e4m3fn
     qkv = torch.empty(2, 24, 96, device="meta")
     options = {"num_heads": 2, "grid": GRID, "size": (2, 3), "shift": (0, 0), "scale": 1.0}
     assert kernels.window_attention(qkv, None, **options).shape == (2, 24, 32)

@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.layers import triton_deformable, triton_gelu, triton_norm, triton_windows
+from vitrail.layers import triton_deformable, triton_gelu, triton_norm, triton_rows, triton_windows
 from vitrail.layers.attention import Site, WindowConfig
 from vitrail.layers.attention.deformable_multiscale import sampled
+from vitrail.layers.fp8 import LEAST, TOP, Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # in the interpreter
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -66,6 +67,44 @@ def test_gelu_of_extreme_values():
     grad_x, _ = triton_gelu.backward(torch.ones_like(x), x, bias)
     torch.testing.assert_close(triton_gelu.forward(x, bias), F.gelu(x), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(grad_x, torch.tensor([0.0] * 4 + [0.5] + [1.0] * 4, device=DEVICE), atol=1e-5, rtol=0)
+
+
+def differing(found, expected):
+    """The share of numbers in 8 bits that differ; the interpreter halves those that round up to a power of two."""
+    found, expected = found.float(), expected.float()
+    wrong = found != expected
+    return (wrong if DEVICE == "cuda" else wrong & (2 * found != expected)).float().mean().item()
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("shape", [(5, 768), (3, 2, 40), (7, 3072), (2, 16), (33, 129), (3, 1024)], ids=str)
+def test_rows_in_8_bits(dtype, shape):
+    """A row of zeros is among them; GELU differs by the fit of its function, so that some numbers round otherwise."""
+    torch.manual_seed(0)
+    x, bias = torch.randn(shape, device=DEVICE).mul(2).to(dtype), torch.randn(shape[-1], device=DEVICE)
+    x[0] = 0
+    values, scale = triton_rows.rows_of(x)
+    expected = Rows.of(x.cpu())
+    assert differing(values.cpu(), expected.values) < 2e-3  # products in another order
+    torch.testing.assert_close(scale.cpu(), expected.scale, rtol=1e-6, atol=0)
+    activated = F.gelu(x.float() + bias).cpu()
+    for keep in (True, False):
+        out, values, scale = triton_rows.gelu_rows(x, bias, keep=keep)
+        expected = Rows.of(activated)
+        assert differing(values.cpu(), expected.values) < 0.02
+        torch.testing.assert_close(scale.cpu(), expected.scale, rtol=1e-4, atol=0)
+        assert out.shape == (shape if keep else (0,))
+        assert not keep or distance(out.cpu(), activated.double()) < LIMITS[dtype]
+    assert (triton_rows.LEAST, triton_rows.TOP) == (LEAST, TOP)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: infinity times zero
+def test_rows_that_are_not_finite_stay_so():
+    x = torch.ones(3, 48, device=DEVICE)
+    x[0, 3], x[1, 40] = torch.inf, torch.nan
+    values, scale = triton_rows.rows_of(x)
+    finite = (values.float() * scale).isfinite().all(dim=1).tolist()
+    assert finite == [False, DEVICE == "cpu", True]  # the interpreter casts NaN to a number
 
 
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)

@@ -3,6 +3,8 @@
 import pytest
 from support.peers import timm
 
+from vitrail import hardware
+from vitrail.errors import Unsupported
 from vitrail.models.registry import create
 from vitrail.profiling import model_speed as module
 from vitrail.profiling.model_speed import SpeedConfig, measure_speed, timm_twin
@@ -32,3 +34,11 @@ def test_both_are_measured(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["model"] for row in rows] == ["vit32_small", "timm: its_twin"]
     assert all(row["images/s"] > 0 for row in rows)
     assert rows[0]["times as fast as the first"].startswith("1.00")
+
+
+def test_fp8_is_asked_for_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="compute capability"):
+        measure_speed(["vit32_small"], SpeedConfig(precision="fp8"), device="cpu")
+    monkeypatch.setattr(hardware, "fp8_works", lambda _: True)
+    report = measure_speed(["vit32_small"], SpeedConfig(precision="fp8", batch=1, rounds=1), device="cpu")
+    assert "fp8" in report.to_json()

@@ -12,11 +12,14 @@ from support.run_folder import TINY, run_folder
 from support.small_data import Made, photos
 
 import vitrail
+from vitrail import hardware
+from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget, NumbersTarget
-from vitrail.errors import CheckpointError, ConfigError, DataError, Notice, ResampledNotice
+from vitrail.errors import CheckpointError, ConfigError, DataError, Notice, ResampledNotice, Unsupported
 from vitrail.runs import trained as trained_module
 from vitrail.runs.record import Result
-from vitrail.runs.trained import open_model
+from vitrail.runs.trained import TrainedModel, open_model
+from vitrail.tasks.classify import Classify, ClassifyConfig
 
 BLACK = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
 
@@ -124,3 +127,66 @@ def test_a_tool_that_is_asked_for_as_a_method() -> None:
 def test_a_misspelt_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="packaged"):
         open_model("packged")
+
+
+def test_fewer_bits_are_those_of_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = open_model(run_folder(tmp_path))
+    before = {name: values.clone() for name, values in trained.backbone.state_dict().items()}
+    with pytest.raises(Unsupported, match="fp8"):
+        trained.predict(BLACK[0], precision="fp8")
+    monkeypatch.setattr(hardware, "fp8_works", lambda _: True)
+    monkeypatch.setattr(hardware, "bf16_works", lambda: True)
+    assert trained.in_precision("float32") is trained
+    exact = trained.outputs(BLACK)["logits"]
+    for precision in ("bf16", "fp8"):
+        faster = trained.in_precision(precision)
+        assert faster.exact is trained
+        assert faster.task.backbone is faster.backbone
+        found = faster.outputs(BLACK)["logits"]
+        assert found.dtype == torch.float32
+        assert 0 < (found - exact).norm() / exact.norm() < 0.1
+        assert trained.predict(BLACK[0], precision=precision)[0].answer == faster.predict(BLACK[0])[0].answer
+    after = trained.backbone.state_dict()
+    assert all(torch.equal(after[name], values) for name, values in before.items())
+
+
+def test_evaluation_in_fewer_bits_says_how_often_the_answer_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = open_model(run_folder(tmp_path))
+    monkeypatch.setattr(hardware, "bf16_works", lambda: True)
+    pets = photos(20)
+    data = Made(pets.array, pets.targets, {"label": ClassTarget(classes=("dog", "cat"))})
+    said = [
+        [found.answer.candidates[0].label for found in trained.predict(list(pets.array), precision=precision)]
+        for precision in ("float32", "bf16")
+    ]
+    found = trained.evaluate(data, precision="bf16", batch_size=8)
+    assert found.same == (sum(one == other for one, other in zip(*said, strict=True)), 20)
+    assert "same answer" in found.report().to_json()
+    assert trained.evaluate(data).same is None
+
+
+class Beside(Classify):
+    """A classifier with a layer of its own after the model."""
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)
+        self.scale = torch.nn.Linear(self.backbone.config.num_classes, self.backbone.config.num_classes)
+
+    def outputs(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.scale(self.backbone(images))}
+
+
+def test_parts_beside_the_model_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "bf16_works", lambda: True)
+    model = tiny()
+    target = ClassTarget(classes=tuple(str(number) for number in range(model.config.num_classes)))
+    task = Beside(ClassifyConfig(), {"label": target}, model)
+    trained = TrainedModel(
+        source="test", backbone=model, preprocess=Preprocess(image_size=model.config.image_size), head=task
+    )
+    faster = trained.in_precision("bf16")
+    assert faster.task.scale.weight.dtype == torch.float32
+    image = torch.zeros(1, 3, *model.config.image_size, dtype=torch.uint8)
+    assert faster.outputs(image)["logits"].isfinite().all()

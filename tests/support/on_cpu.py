@@ -9,11 +9,17 @@ import torch.nn.functional as F
 from vitrail.layers import kernels
 from vitrail.layers.attention.deformable_multiscale import sampled
 from vitrail.layers.attention.window import WindowAttention, Windows
+from vitrail.layers.fp8 import Rows
 
 
 def gelu(x, bias, seed=None, rate=0.0):
     """The same as the kernel, but for which numbers are dropped."""
     return (F.gelu(x + bias) * mask_of(x.shape, seed, rate)).to(x.dtype)
+
+
+def gelu_rows(x, bias, keep):
+    out = F.gelu(x + bias).to(x.dtype)
+    return out if keep else x.new_empty(0), *Rows.of(out)
 
 
 def mask_of(shape, seed, rate):
@@ -88,6 +94,7 @@ def operators_on_cpu(monkeypatch):
         backward = {
             "bias_gelu": gelu,
             "bias_gelu_backward": lambda grad, x, bias, *options: gradients(gelu, grad, (x, bias), options),
+            "bias_gelu_rows": gelu_rows,
             "window_attention": attention,
             "window_attention_backward": lambda grad, qkv, bias, *options: gradients(
                 attention, grad, (qkv, bias), options

@@ -58,7 +58,7 @@ def test_fp32_is_float32_in_every_file() -> None:
         ({"epochs": 0}, "epochs is 0; it must be 1 or more"),
         ({"epochs": "ten"}, "epochs is 'ten'"),
         ({"precision": "bf61"}, "precision is 'bf61'; did you mean 'bf16'?"),
-        ({"precision": ["fp32"]}, r"precision is \['fp32'\]; known: auto, bf16, float32, fp16"),
+        ({"precision": ["fp32"]}, r"precision is \['fp32'\]; known: auto, bf16, float32, fp16, fp8"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict, message: str) -> None:

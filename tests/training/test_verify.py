@@ -4,8 +4,11 @@ import pytest
 import torch
 from support.small_data import photos, split
 
+import vitrail.training.assemble as assemble_module
 import vitrail.training.step as step_module
+from vitrail import hardware
 from vitrail.errors import ConfigError
+from vitrail.layers.fp8 import Fp8Linear, use_fp8
 from vitrail.training.verify import compare, same_bits, verify_resume
 
 SMALL = {
@@ -35,6 +38,17 @@ def test_resuming_is_exact_with_balanced_sampling_and_weights() -> None:
     assert report["Resume"].values["equal"] is True
     report = verify_resume(uneven, steps=5, at=2, **SMALL, task={"class_weights": "effective"})
     assert report["Resume"].values["equal"] is True
+
+
+def test_resuming_is_exact_with_products_in_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales are those of the moment: nothing has to be remembered."""
+    monkeypatch.setattr(hardware, "fp8_works", lambda _: True)
+    made = []
+    monkeypatch.setattr(assemble_module, "use_fp8", lambda model: made.append(model) or use_fp8(model))
+    report = verify_resume(data(), steps=4, at=2, **SMALL, precision="fp8")
+    assert report["Resume"].values["equal"] is True
+    assert all(isinstance(model.get_submodule("blocks.1.mlp.fc2"), Fp8Linear) for model in made)
+    assert made
 
 
 def test_a_loop_with_a_hidden_state_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

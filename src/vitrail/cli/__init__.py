@@ -174,7 +174,7 @@ def _train(verb: Words) -> None:
     verb.add_argument("--lora", metavar="RANK", type=int, help="train low-rank updates and the head only")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="224, or height x width: 224x160")
     verb.add_argument("--seed", type=int, help="decides the weights, the order and the augmentation (default 0)")
-    verb.add_argument("--precision", help="auto, float32 (or fp32), bf16 or fp16")
+    verb.add_argument("--precision", help="auto, float32 (or fp32), bf16, fp16 or fp8 (linear maps in 8 bits)")
     verb.add_argument("--compile", action="store_true", help="torch.compile: slow to start, faster after")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument("--shard", choices=("ddp", "fsdp"), default="ddp", help="how several processes share the model")
@@ -203,6 +203,7 @@ def _judging(verbs: Any) -> None:
     verb.add_argument("--label", metavar="COLUMN", help="the column of a table with the target")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="other than the model's: 384, or 224x160")
     verb.add_argument("--batch-size", type=int, default=256, help="images at a time (default 256)")
+    verb.add_argument("--precision", choices=("float32", "bf16", "fp8"), default="float32", help="of the model")
     verb.add_argument("--device", help=DEVICES)
     verb.add_argument(
         "--tta", choices=("flip", "views"), help="also average over test-time views: flips, or crops and flips"

@@ -139,6 +139,10 @@ def evaluate(options: argparse.Namespace) -> None:
         from vitrail.runs.evaluate import evaluate_on  # noqa: PLC0415
 
     model = _opened(options.run, options.device, options.image_size)
+    if options.precision != "float32":
+        if not hasattr(model, "in_precision"):
+            raise ConfigError(f"{options.run} is an exported model, whose precision is fixed; leave out --precision")
+        model = model.in_precision(options.precision)
     on = f" on {options.data}" if options.data else ""
     with busy(f"evaluating {options.run}{on}"):
         found = evaluate_on(model, options.data, label=options.label, batch_size=options.batch_size, tta=options.tta)

@@ -51,7 +51,7 @@ def add_bench(verb: argparse.ArgumentParser) -> None:
         "--batches", default="", help="batch sizes, separated by commas (default 1,16; 16 for `train` and `infer`)"
     )
     verb.add_argument("--peers", action="store_true", help="with `train` and `infer`: also measure timm")
-    verb.add_argument("--precision", default="auto", help="with `train` and `infer`: auto, float32, bf16 or fp16")
+    verb.add_argument("--precision", default="auto", help="with `train` and `infer`: auto, float32, bf16, fp16 or fp8")
     verb.add_argument("--image-size", metavar="SIZE", type=image_size, help="with `train` and `infer`: 384, or 224x160")
     verb.add_argument("--device", help="with `train` and `infer`: cpu, cuda, cuda:1, mps")
     verb.add_argument(

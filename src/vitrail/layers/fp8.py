@@ -1,26 +1,63 @@
-"""Linear layers whose products are computed in 8 bits (Micikevicius et al. 2022, arXiv:2209.05433).
+"""Linear layers whose products are computed in 8 bits (Micikevicius et al. 2022, arXiv:2209.05433), row by row.
 
-Tokens and weights are rounded to e4m3, gradients to e5m2, each scaled by its largest number of the moment: nothing has
-to be remembered from step to step, weights keep their names and types, and a resumed run stays exact. Sums are in
-float32. The tokens are kept for the backward pass in 8 bits, half of the memory.
+Each token and each output channel of the weights is rounded to e4m3 with a scale of its own, that of its largest number
+of the moment: nothing has to be remembered from step to step, weights keep their names and types, and a resumed run
+stays exact. Sums are in float32. In training, the gradient of the tokens is such a product, too; that of the weights is
+a product in 16 bits, as it sums over all tokens. For inference, `freeze` rounds the weights once.
 """
 
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 TARGETS = ("qkv", "projection", "fc1", "fc2")  # the linear maps of blocks
-MULTIPLE = 16  # of both widths and of the number of tokens: what the products take
-_FORWARD, _BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-_LEAST = 1e-12  # the largest number of a tensor of zeros, as it were
+MULTIPLE = 16  # of both widths: what the products take
+KIND = torch.float8_e4m3fn
+TOP = torch.finfo(KIND).max
+LEAST = 1e-30  # the largest number of a row of zeros, as it were
+_INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
+HALVES = (torch.bfloat16, torch.float16)
 
 M = TypeVar("M", bound=nn.Module)
 
 
+class Rows(NamedTuple):
+    """Numbers in 8 bits, ... D, row by row in memory, and the scale of each row, ... 1 in float32, a factor."""
+
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        """... D: the largest number of each row uses the whole range."""
+        if _INSTALLED and values.is_cuda and not torch.compiler.is_compiling():
+            from vitrail.layers import triton_rows  # noqa: PLC0415
+
+            return cls(*triton_rows.rows_of(values.detach().contiguous()))
+        # Compiled, these operators become part of the kernel that writes the values, where that can be. Rounding to the
+        # nearest cannot leave the range, and what is not finite stays so.
+        exact = values.detach().float()
+        largest = exact.abs().amax(dim=-1, keepdim=True).clamp(min=LEAST)
+        small = (exact * (TOP / largest)).to(KIND, memory_format=torch.contiguous_format)
+        return cls(small, largest / TOP)
+
+    def flat(self) -> Self:
+        """M D and M 1."""
+        return type(self)(self.values.flatten(0, -2), self.scale.flatten(0, -2))
+
+    def times(self, other: "Rows", dtype: torch.dtype, bias: Tensor | None = None, *, fast: bool) -> Tensor:
+        """X W^T + b of rows M D and E D, and a bias E: M E; `fast` keeps partial sums in fewer bits."""
+        return torch._scaled_mm(
+            self.values, other.values.t(), scale_a=self.scale, scale_b=other.scale.view(1, -1),
+            bias=None if bias is None else bias.to(dtype), out_dtype=dtype, use_fast_accum=fast,
+        )  # fmt: skip
+
+
 class Fp8Linear(nn.Linear):
-    """x W^T + b with products in 8 bits, ... D -> ... E, where the sizes allow it and the output has 16 bits."""
+    """x W^T + b with products in 8 bits, ... D -> ... E, where the widths allow it and the output has 16 bits."""
 
     @classmethod
     def of(cls, linear: nn.Linear) -> "Fp8Linear":
@@ -31,77 +68,120 @@ class Fp8Linear(nn.Linear):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """... D -> ... E."""
-        dtype = torch.get_autocast_dtype(tokens.device.type) if _autocasts(tokens) else tokens.dtype
-        if not self._fits(tokens, dtype):
-            return super().forward(tokens)
-        product = self.product(tokens.to(dtype))
-        if self.bias is not None:
-            product = product + self.bias.to(dtype)
-        return product
+        return self.of_rows(*in_rows(tokens), self.bias) if self.fits(tokens) else super().forward(tokens)
 
-    def product(self, tokens: Tensor) -> Tensor:
-        """X W^T: ... D -> ... E, in the type of the tokens."""
-        rows: Tensor = _Product.apply(tokens.flatten(0, -2), self.weight)  # type: ignore[no-untyped-call]
-        return rows.unflatten(0, tokens.shape[:-1])
+    def fits(self, tokens: Tensor) -> bool:
+        """Whether the product of these tokens can be computed in 8 bits."""
+        return _result(tokens) in HALVES and _whole(self)
 
-    def _fits(self, tokens: Tensor, dtype: torch.dtype) -> bool:
-        sizes = tokens.numel() // tokens.shape[-1], self.in_features, self.out_features
-        return dtype in (torch.bfloat16, torch.float16) and not any(size % MULTIPLE for size in sizes)
+    def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
+        """X W^T + b of tokens and of their rows in 8 bits; without gradients, of the tokens the type alone is read."""
+        flat = rows.flat()
+        if tokens.shape == rows.values.shape:
+            tokens = tokens.flatten(0, -2)
+        product: Tensor = _Product.apply(tokens, *flat, self.weight, bias)  # type: ignore[no-untyped-call]
+        return product.unflatten(0, rows.values.shape[:-1])
 
 
 class _Product(torch.autograd.Function):
-    """M D and E D -> M E."""
+    """M D with its rows in 8 bits, E D and E -> M E."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> Tensor:
-        x, x_scale = rounded(tokens, _FORWARD)
-        w, w_scale = rounded(weight, _FORWARD)
-        ctx.save_for_backward(x, x_scale, w, w_scale)
-        ctx.types = tokens.dtype, weight.dtype
-        return torch._scaled_mm(x, w.t(), scale_a=x_scale, scale_b=w_scale, out_dtype=tokens.dtype)
+    def forward(  # noqa: PLR0917
+        ctx: Any, tokens: Tensor, values: Tensor, scale: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(tokens, weight)
+        ctx.bias = None if bias is None else bias.dtype
+        return Rows(values, scale).times(Rows.of(weight), tokens.dtype, bias, fast=True)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        x, x_scale, w, w_scale = ctx.saved_tensors
-        of_tokens, of_weight = ctx.types
-        g, g_scale = rounded(grads[0], _BACKWARD)
-        # The second factor has to lie column by column in memory, the first row by row.
-        grad_x = torch._scaled_mm(g, _columns(w), scale_a=g_scale, scale_b=w_scale, out_dtype=of_tokens)  # M E, E D
-        grad_w = torch._scaled_mm(
-            g.t().contiguous(), _columns(x), scale_a=g_scale, scale_b=x_scale, out_dtype=of_tokens
-        )  # E M, M D
-        return grad_x, grad_w.to(of_weight)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, weight = ctx.saved_tensors
+        (grad,) = grads
+        # A scale for each token and each input channel: the factors of a sum must have one scale.
+        of_tokens = Rows.of(grad).times(Rows.of(weight.t()), tokens.dtype, fast=False)  # M E, D E -> M D
+        of_weight = (grad.t() @ tokens).to(weight.dtype)  # E M, M D -> E D
+        return of_tokens, None, None, of_weight, None if ctx.bias is None else grad.sum(dim=0, dtype=ctx.bias)
 
 
-def rounded(values: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Values in 8 bits, row by row in memory, and their scale, a factor; the largest one uses the whole range."""
-    top = torch.finfo(kind).max
-    scale = values.detach().abs().amax().float().clamp(min=_LEAST) / top
-    small = (values / scale.to(values.dtype)).clamp(-top, top).to(kind)
-    return small.contiguous(), scale.to(values.dtype).float()
+class FrozenFp8Linear(nn.Module):
+    """x W^T + b for inference, ... D -> ... E: the weights are rounded once, the tokens in every pass."""
 
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None
 
-def _columns(values: Tensor) -> Tensor:
-    """The same matrix, column by column in memory."""
-    return values.t().contiguous().t()
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        rows = Rows.of(linear.weight)
+        self.register_buffer("weight", rows.values)
+        self.register_buffer("scale", rows.scale)
+        bias: Tensor | None = linear.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().to(torch.bfloat16))
 
+    def forward(self, tokens: Tensor) -> Tensor:
+        """... D -> ... E."""
+        return self.of_rows(tokens, Rows.of(tokens), self.bias)
 
-def _autocasts(tokens: Tensor) -> bool:
-    return torch.is_autocast_enabled(tokens.device.type)
+    def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
+        """X W^T + b of the rows of tokens in 8 bits; of the tokens the type alone is read."""
+        dtype = tokens.dtype if tokens.dtype in HALVES else torch.bfloat16
+        product = rows.flat().times(Rows(self.weight, self.scale), dtype, bias, fast=True)
+        return product.unflatten(0, rows.values.shape[:-1])
 
 
 def use_fp8(model: M) -> M:
     """Lets the linear maps of blocks, those with the names `TARGETS`, compute in 8 bits, in place."""
-    for path, module in list(model.named_modules()):
-        if type(module) is nn.Linear and path.rpartition(".")[2] in TARGETS:
-            model.set_submodule(path, Fp8Linear.of(module))
+    for path, linear in _targets(model).items():
+        model.set_submodule(path, Fp8Linear.of(linear))
     return model
 
 
-def without_bias(linear: nn.Linear, tokens: Tensor) -> Tensor:
-    """X W^T of a linear layer without hooks, for kernels that add the bias themselves."""
-    if isinstance(linear, Fp8Linear):
-        dtype = torch.get_autocast_dtype(tokens.device.type) if _autocasts(tokens) else tokens.dtype
-        if linear._fits(tokens, dtype):
-            return linear.product(tokens.to(dtype))
-    return F.linear(tokens, linear.weight)
+def freeze(model: M) -> M:
+    """For inference, in place: linear maps of blocks in 8 bits where their widths allow it, all else in bfloat16."""
+    frozen = {path: FrozenFp8Linear(linear) for path, linear in _targets(model).items() if _whole(linear)}
+    model.to(torch.bfloat16)
+    for path, layer in frozen.items():
+        model.set_submodule(path, layer)
+    return model.eval()
+
+
+def without_bias(linear: nn.Module, tokens: Tensor, rows: Rows | None = None) -> Tensor:
+    """X W^T of a linear layer without hooks, for kernels that add the bias themselves; `rows` as in `multiplied`."""
+    if takes_rows(linear, tokens):
+        return linear.of_rows(*in_rows(tokens, rows))  # type: ignore[operator]
+    return F.linear(tokens, linear.weight)  # type: ignore[arg-type]
+
+
+def multiplied(linear: nn.Module, tokens: Tensor, rows: Rows | None) -> Tensor:
+    """The output of a linear layer; `rows` are the tokens in 8 bits, where a kernel wrote them and it takes them."""
+    return linear(tokens) if rows is None else linear.of_rows(tokens, rows, linear.bias)  # type: ignore[operator]
+
+
+def in_rows(tokens: Tensor, rows: Rows | None = None) -> tuple[Tensor, Rows]:
+    """Tokens in the type of a product with them, and the same in 8 bits."""
+    tokens = tokens.to(_result(tokens))
+    return tokens, Rows.of(tokens) if rows is None else rows
+
+
+def takes_rows(linear: nn.Module, tokens: Tensor) -> bool:
+    """Whether a layer computes its product with what such tokens become in 8 bits."""
+    return isinstance(linear, FrozenFp8Linear) or (isinstance(linear, Fp8Linear) and linear.fits(tokens))
+
+
+def _targets(model: nn.Module) -> dict[str, nn.Linear]:
+    return {
+        path: module for path, module in model.named_modules()
+        if type(module) in (nn.Linear, Fp8Linear) and path.rpartition(".")[2] in TARGETS
+    }  # fmt: skip
+
+
+def _whole(linear: nn.Linear) -> bool:
+    return not linear.in_features % MULTIPLE and not linear.out_features % MULTIPLE
+
+
+def _result(tokens: Tensor) -> torch.dtype:
+    """The type of a product with tokens."""
+    kind = tokens.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.fp8 import Fp8Linear
+from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, Rows
 from vitrail.layers.patch import Grid
 
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
@@ -31,6 +31,7 @@ torch.library.define("vitrail::bias_gelu", f"(Tensor x, Tensor bias, {_DROPOUT})
 torch.library.define(
     "vitrail::bias_gelu_backward", f"(Tensor grad, Tensor x, Tensor bias, {_DROPOUT}) -> (Tensor, Tensor)"
 )
+torch.library.define("vitrail::bias_gelu_rows", "(Tensor x, Tensor bias, bool keep) -> (Tensor, Tensor, Tensor)")
 _WINDOWS = f"Tensor qkv, Tensor? bias, int heads, SymInt[] grid, SymInt[] size, SymInt[] shift, float scale, {_DROPOUT}"
 torch.library.define("vitrail::window_attention", f"({_WINDOWS}) -> Tensor")
 torch.library.define("vitrail::window_attention_backward", f"(Tensor grad, {_WINDOWS}) -> (Tensor, Tensor)")
@@ -66,7 +67,11 @@ def exporting() -> bool:
 
 def plain(linear: nn.Module) -> bool:
     """Whether a layer is a linear map without hooks or changes: its weight and bias can be used without calling it."""
-    return type(linear) in (nn.Linear, Fp8Linear) and not linear._forward_hooks and not linear._forward_pre_hooks
+    return (
+        type(linear) in (nn.Linear, Fp8Linear, FrozenFp8Linear)
+        and not linear._forward_hooks
+        and not linear._forward_pre_hooks
+    )
 
 
 def unhooked(module: nn.Module) -> bool:
@@ -89,6 +94,12 @@ if _INSTALLED:  # elsewhere never called; this imports the compiler, which takes
 def bias_gelu(x: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
     """Exact GELU of x + bias, then dropout: ... H and H -> ... H."""
     return torch.ops.vitrail.bias_gelu(x, bias, *_random(x, dropout))
+
+
+def bias_gelu_rows(x: Tensor, bias: Tensor) -> tuple[Tensor, Rows]:
+    """Exact GELU of x + bias, and its rows in 8 bits: ... H and H -> ... H, empty where no gradients are wanted."""
+    out, values, scale = torch.ops.vitrail.bias_gelu_rows(x, bias, torch.is_grad_enabled())
+    return out, Rows(values, scale)
 
 
 def _random(x: Tensor, dropout: float) -> tuple[Tensor, float] | tuple[()]:
@@ -144,6 +155,13 @@ def _bias_gelu_backward(
     from vitrail.layers import triton_gelu  # noqa: PLC0415
 
     return triton_gelu.backward(grad.contiguous(), x.contiguous(), bias, seed, rate)
+
+
+@torch.library.impl("vitrail::bias_gelu_rows", "CUDA")
+def _bias_gelu_rows(x: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    from vitrail.layers import triton_rows  # noqa: PLC0415
+
+    return triton_rows.gelu_rows(x.contiguous(), bias, keep=keep)
 
 
 @torch.library.impl("vitrail::window_attention", "CUDA")
@@ -217,6 +235,15 @@ def _bias_gelu_backward_shape(grad: Tensor, x: Tensor, bias: Tensor, *_: Any) ->
     return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(bias)
 
 
+@torch.library.register_fake("vitrail::bias_gelu_rows")  # type: ignore[untyped-decorator]
+def _bias_gelu_rows_shape(x: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape if keep else (0,)),
+        x.new_empty(x.shape, dtype=torch.float8_e4m3fn),
+        x.new_empty(*x.shape[:-1], 1, dtype=torch.float32),
+    )
+
+
 @torch.library.register_fake("vitrail::window_attention")  # type: ignore[untyped-decorator]
 def _window_attention_shape(qkv: Tensor, *_: Any) -> Tensor:
     return qkv.new_empty(qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3)
@@ -271,6 +298,17 @@ def _gelu_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *torch.ops.vitrail.bias_gelu_backward(grad, x, bias, *_again(seed, ctx.rate)), None, None
 
 
+def _keep_gelu_rows(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, bias, _ = inputs
+    ctx.save_for_backward(x, bias)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _gelu_rows_gradient(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    return *torch.ops.vitrail.bias_gelu_backward(grad, *ctx.saved_tensors), None
+
+
 def _again(seed: Tensor | None, rate: float) -> tuple[Tensor, float] | tuple[()]:
     """The same random numbers as in the forward pass, or none."""
     return () if seed is None else (seed, rate)
@@ -320,6 +358,7 @@ def _norm_gradient(ctx: Any, grad: Tensor | None, grad_normed: Tensor | None, _:
 
 
 torch.library.register_autograd("vitrail::bias_gelu", _gelu_gradient, setup_context=_keep_gelu)
+torch.library.register_autograd("vitrail::bias_gelu_rows", _gelu_rows_gradient, setup_context=_keep_gelu_rows)
 torch.library.register_autograd("vitrail::window_attention", _windows_gradient, setup_context=_keep_windows)
 torch.library.register_autograd("vitrail::sample_levels", _levels_gradient, setup_context=_keep_levels)
 torch.library.register_autograd("vitrail::add_norm", _norm_gradient, setup_context=_keep_norm)

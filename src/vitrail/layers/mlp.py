@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.config import Choice, Count, Positive
 from vitrail.layers import kernels
 from vitrail.layers.dropout import Dropout
-from vitrail.layers.fp8 import without_bias
+from vitrail.layers.fp8 import Rows, multiplied, takes_rows, without_bias
 from vitrail.layers.norm import NormConfig
 from vitrail.layers.patch import Grid
 
@@ -86,11 +86,18 @@ class MLP(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B N D -> B N D."""
-        return self.drop(self.fc2(self.inner(tokens)))
+        return self.drop(multiplied(self.fc2, *self.inner(tokens)))
 
-    def inner(self, tokens: Tensor) -> Tensor:
-        """The input of the last linear layer: B N D -> B N H."""
-        return self.norm(self._hidden(tokens))
+    def inner(self, tokens: Tensor) -> tuple[Tensor, Rows | None]:
+        """The input of the last linear layer, and its rows in 8 bits where a kernel wrote them: B N D -> B N H."""
+        if kernels.suits(tokens) and self._in_rows(tokens):
+            return kernels.bias_gelu_rows(without_bias(self.fc1, tokens), self.fc1.bias)
+        return self.norm(self._hidden(tokens)), None
+
+    def _in_rows(self, tokens: Tensor) -> bool:
+        """Whether the kernel of GELU can write what the second layer multiplies in 8 bits."""
+        fits = takes_rows(self.fc2, tokens) and kernels.plain(self.fc2) and isinstance(self.norm, nn.Identity)
+        return fits and self._has_kernel(tokens) and not (self.training and self.drop.p > 0)
 
     def _hidden(self, tokens: Tensor) -> Tensor:
         """The activated hidden layer, after dropout: B N D -> B N H."""

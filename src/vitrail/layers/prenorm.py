@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitrail.layers import kernels
 from vitrail.layers.attention import SoftmaxAttention
 from vitrail.layers.block import Block
-from vitrail.layers.fp8 import without_bias
+from vitrail.layers.fp8 import Rows, multiplied, without_bias
 from vitrail.layers.mlp import MLP
 from vitrail.layers.patch import Grid
 from vitrail.layers.reduce import ReducibleBlock
@@ -38,12 +38,12 @@ def run_joined(blocks: Sequence[nn.Module], tokens: Tensor, grid: Grid, wanted: 
     for index, block in enumerate(chain):
         attention, mlp = cast("SoftmaxAttention", block.attention), cast("MLP", block.mlp)
         branch = _Branch(attention.projection, block.scale1, block.drop_path)
-        tokens, normed = branch.added(tokens, attention.inner(normed, grid), block.norm2)
+        tokens, normed = branch.added(tokens, attention.inner(normed, grid), norm=block.norm2)
         branch = _Branch(mlp.fc2, block.scale2, block.drop_path)
         if index + 1 < len(chain):
-            tokens, normed = branch.added(tokens, mlp.inner(normed), chain[index + 1].norm1)
+            tokens, normed = branch.added(tokens, *mlp.inner(normed), norm=chain[index + 1].norm1)
         else:
-            tokens = tokens + block.drop_path(block.scale2(mlp.fc2(mlp.inner(normed))))
+            tokens = tokens + block.drop_path(block.scale2(multiplied(mlp.fc2, *mlp.inner(normed))))
         if index in wanted or index + 1 == len(chain):
             found[index] = tokens.to(kind)
     return found
@@ -56,9 +56,11 @@ class _Branch(NamedTuple):
     scale: nn.Module
     drop_path: DropPath
 
-    def added(self, tokens: Tensor, inner: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    def added(
+        self, tokens: Tensor, inner: Tensor, rows: Rows | None = None, *, norm: nn.Module
+    ) -> tuple[Tensor, Tensor]:
         """The tokens with the branch added, and their norm: B P+N D and the input of `last` -> B P+N D each."""
-        branch = without_bias(self.last, inner)
+        branch = without_bias(self.last, inner, rows)
         gain = self.scale.gain if isinstance(self.scale, LayerScale) else None
         keep = self.drop_path.factors(branch)
         return kernels.add_norm(tokens, branch, self.last.bias, cast("nn.LayerNorm", norm), gain=gain, keep=keep)

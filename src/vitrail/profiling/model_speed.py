@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.config import Alias, Config, Count
+from vitrail.hardware import Precision
 from vitrail.hardware import device as choose_device
 from vitrail.hardware import precision as choose_precision
 from vitrail.models.backbone import Backbone
@@ -20,18 +21,21 @@ from vitrail.timing import interleaved, machine, ratios, synchronised
 
 _ABOUT = {
     "train": "A step is a forward pass, a backward pass and AdamW on random images.",
-    "infer": "A forward pass without gradients on random images.",
+    "infer": "A forward pass without gradients on random images; in bf16, weights are rounded once.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedConfig(Config):
-    """What is measured: `peers` adds timm's model of the same architecture where there is one."""
+    """What is measured: `peers` adds timm's model of the same architecture where there is one.
+
+    `precision` "fp8" computes the linear maps of blocks in 8 bits, all else in bf16; peers have bf16 then.
+    """
 
     mode: Mode = "infer"
     batch: Count = 16
     image_size: int | tuple[int, int] | None = None
-    precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bf16", "fp16", "fp8"], Alias("fp32", "float32")] = "auto"
     compile: bool = False
     rounds: Count = 9
     peers: bool = False
@@ -55,9 +59,11 @@ def measure_speed(names: Sequence[str], config: SpeedConfig, *, device: str | to
             model.to(where)
             if config.compile:
                 model.compile()
-            runs[label] = synchronised(make_step(model, images, mode=config.mode, precision=precision), where)
+            own_way: Precision | Literal["fp8"] = "fp8" if config.precision == "fp8" and model is own else precision
+            runs[label] = synchronised(make_step(model, images, mode=config.mode, precision=own_way), where)
     taken = interleaved(runs, rounds=config.rounds)
-    return _report(taken, config, precision, notes, where, base=next(iter(runs)))
+    shown = "fp8 (peers: bf16)" if config.precision == "fp8" else precision
+    return _report(taken, config, shown, notes, where, base=next(iter(runs)))
 
 
 def timm_twin(name: str, own: Backbone) -> tuple[nn.Module | None, str]:

@@ -32,6 +32,7 @@ from vitrail.tasks.task import Outputs, Task, finite_rows
 _WORST, _FIRST = 24, 12  # examples that a report shows
 _NAMED = 10  # broken images that it names
 KEPT = 5000  # images whose outputs are kept for calibration, the first ones
+COMPARED = 2000  # images on which answers in fewer bits are compared with those in float32, the first ones
 KEPT_NUMBERS = 1 << 27  # of outputs that are kept: maps of many images would fill the memory
 
 Infer = Callable[[Tensor], Outputs]  # stored images uint8 B C H W -> outputs
@@ -73,6 +74,7 @@ class Evaluation:
     note: str | None = None  # that the model was trained on some of the images
     views: "Evaluation | None" = None  # the same with the mean over test-time views
     kind_of_views: Views | None = None
+    same: tuple[int, int] | None = None  # images with the answer of float32, and those that were compared
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -96,13 +98,21 @@ class Evaluation:
             {"images per second": "si", "waiting for data": "share"},
         )
         held = [] if self.note is None else [Text("Not held out", self.note)]
-        sections: list[Section] = [*held, result_facts(found), *self._views_facts()]
+        sections: list[Section] = [*held, result_facts(found), *self._same_facts(), *self._views_facts()]
         examples = Examples(worst=self.worst) if pictures else NO_EXAMPLES
         sections += [*self.task.sections(self.results, examples), speed]
         if self.skipped:
             few = f", the first {_NAMED} of {len(self.skipped):,}" if len(self.skipped) > _NAMED else ""
             sections.append(skipped_table(f"Images left out as broken{few}", self.skipped[:_NAMED]))
         return Report(title or f"{self.name}: {count:,} images", tuple(sections))
+
+    def _same_facts(self) -> list[Section]:
+        """How often a model in fewer bits has the answers of float32."""
+        if self.same is None:
+            return []
+        equal, count = self.same
+        facts: dict[str, Any] = {"same answer": equal / count, "images compared": count}
+        return [Facts("Beside float32", facts, {"same answer": "share"})]
 
     def _views_facts(self) -> list[Section]:
         """What test-time views change, apart from the result."""
@@ -278,6 +288,8 @@ def evaluate_on(
         dataset = open_whole(data, schema=schema, wanted=wanted)
     name = dataset.name.removesuffix(part) + part  # rendered scenes name their part themselves
     found = replace(_measured(model, dataset, batch_size, on_batch), name=name)
+    if (exact := getattr(model, "exact", None)) is not None:
+        found = replace(found, same=_same(model, exact, dataset, batch_size))
     if viewed is not None:
         found = replace(found, views=_measured(viewed, dataset, batch_size), kind_of_views=tta)
     note = None
@@ -310,9 +322,29 @@ def _measured(model: Predictor, dataset: Dataset, batch_size: int, on_batch: OnB
 
         batches: Evaluated = PictureBatches(dataset, device=device)
         return evaluate(model.task, batches, infer, names=dataset.key, on_batch=on_batch)
+    return evaluate_model(model, _feed(model, dataset, batch_size), names=dataset.key, on_batch=on_batch)
+
+
+def _feed(model: Predictor, dataset: Dataset, batch_size: int) -> Feed:
     images = open_images(dataset, stored_as(dataset, model.preprocess, cropped=False))
-    feed = make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=device)
-    return evaluate_model(model, feed, names=dataset.key, on_batch=on_batch)
+    return make_feed(images, batch_size=batch_size, seed=0, shuffle=False, device=getattr(model, "device", "cpu"))
+
+
+def _same(model: Predictor, exact: Predictor, dataset: Dataset, batch_size: int) -> tuple[int, int]:
+    """On how many of the first images a model has the answer of another one, and how many these are."""
+    feed, task = _feed(model, dataset, batch_size), model.task
+    fitted = feed.data.prepare(model.preprocess) == model.preprocess.normalise
+    same = count = 0
+    for batch in feed.epoch(0):
+        images = batch.images if fitted else model.preprocess.fit(batch.images)[0]
+        expected, found = (
+            {name: values.cpu().numpy() for name, values in task.graph(one.outputs(images)).items()}
+            for one in (exact, model)
+        )
+        same, count = same + int(task.same(expected, found).sum()), count + len(images)
+        if count >= COMPARED:
+            break
+    return same, count
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:

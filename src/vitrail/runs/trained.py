@@ -5,6 +5,8 @@ print(trained)
 trained.predict("picture.jpg", top=3)
 """
 
+import contextlib
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +22,10 @@ from vitrail.config import to_dict
 from vitrail.data.dataset import Dataset
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.targets import ClassTarget
-from vitrail.errors import CheckpointError, ConfigError, Notice
-from vitrail.hardware import inference_batch_size
+from vitrail.errors import CheckpointError, ConfigError, Notice, Unsupported
+from vitrail.hardware import Lighter, autocast, inference_batch_size
+from vitrail.hardware import precision as choose_precision
+from vitrail.layers.fp8 import freeze
 from vitrail.models.backbone import Backbone
 from vitrail.models.checkpoint import load
 from vitrail.models.checkpoint.files import read
@@ -60,6 +64,7 @@ class TrainedModel:
     result: Result | None = None
     preprocess_known: bool = True  # read from a file; else the usual one is assumed
     pictures: Pictures | None = None  # reads whole pictures at sizes of their own, as Hugging Face does it
+    exact: "TrainedModel | None" = None  # the model in float32, where this is its copy in fewer bits
 
     @property
     def task(self) -> Task:
@@ -80,6 +85,25 @@ class TrainedModel:
         (self.head or self.backbone).to(device)
         return self
 
+    def in_precision(self, precision: Lighter) -> "TrainedModel":
+        """A copy for faster answers: weights in bf16, or those of blocks in 8 bits as well; float32: the model itself.
+
+        `evaluate` then also says on which share of images its answer is that of float32.
+        """
+        chosen, note = choose_precision(precision, self.device)
+        if note is not None:
+            warnings.warn(note, Notice, stacklevel=2)
+        if chosen == "float32":
+            return self
+        if self.pictures is not None:
+            raise Unsupported(f"{self.source} reads whole pictures, which it does in float32 alone")
+        task = copy.deepcopy(self.task).eval()
+        if precision == "fp8":
+            freeze(task.backbone)
+        else:
+            task.backbone.to(torch.bfloat16)
+        return replace(self, backbone=task.backbone, head=task, exact=self)
+
     @torch.no_grad()
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """The task's outputs of fitted images, uint8 B C *image_size: float32 B ... by name."""
@@ -92,27 +116,34 @@ class TrainedModel:
     def _evaluated(self, read: Callable[[Tensor], Mapping[str, Tensor]], images: Tensor) -> dict[str, Tensor]:
         task, learning = self.task, self.task.training
         pieces = images.split(inference_batch_size(self.device, self.preprocess.image_size, most=max(len(images), 1)))
+        kind = torch.float32 if self.exact is None else next(self.backbone.parameters()).dtype
+        # What a task has beside its model, such as a decoder, keeps its weights.
+        beside = self.exact is not None and beside_model(task)
         task.eval()
         try:
-            found = [read(self.preprocess.normalise(piece.to(self.device))) for piece in pieces]
+            with autocast(self.device, "bf16") if beside else contextlib.nullcontext():
+                found = [read(self.preprocess.normalise(piece.to(self.device)).to(kind)) for piece in pieces]
         finally:
             task.train(learning)
         return {name: torch.cat([one[name] for one in found]).float() for name in found[0]}
 
     def predict(
         self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None,
-        batch_size: int = 32, on_result: Callable[[Prediction], None] | None = None,
+        batch_size: int = 32, on_result: Callable[[Prediction], None] | None = None, precision: Lighter = "float32",
     ) -> list[Prediction]:  # fmt: skip
         """Answers for files, folders, PIL images, arrays and tensors; see `vitrail.runs.predict.predict`."""
-        return predict(self, inputs, top=top, tile=tile, draw=draw, batch_size=batch_size, on_result=on_result)
+        model = self.in_precision(precision)
+        return predict(model, inputs, top=top, tile=tile, draw=draw, batch_size=batch_size, on_result=on_result)
 
     def find_in_tiles(self, picture: Image.Image | Tensor | Array, tile: int) -> BoxesAnswer:
         """The boxes of a large picture, which is seen in tiles of so many pixels; see `vitrail.runs.tiled`."""
         return find_in_tiles(self, pixels(picture), tile)
 
-    def evaluate(self, data: str | Path | Dataset, *, batch_size: int = 256) -> Evaluation:
+    def evaluate(
+        self, data: str | Path | Dataset, *, batch_size: int = 256, precision: Lighter = "float32"
+    ) -> Evaluation:
         """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
-        return evaluate_on(self, data, batch_size=batch_size)
+        return evaluate_on(self.in_precision(precision), data, batch_size=batch_size)
 
     @property
     def about(self) -> str:

@@ -26,6 +26,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.files import write_tensors
 from vitrail.hardware import inference_batch_size
 from vitrail.hardware import precision as choose_precision
+from vitrail.layers.fp8 import use_fp8
 from vitrail.layers.lora import add_lora, merge_lora
 from vitrail.models.checkpoint import save
 from vitrail.runs.evaluate import numbers
@@ -246,6 +247,8 @@ def _built(plan: Plan, packs: Packs, device: torch.device, logs: Logs, *, blank:
             known = read_features(task.backbone, packs.train, prepare, device=device)
         with logs.ledger.phase("fit the head"):
             fit_head(task, known, groups=groups_of(plan.data.train, packs.train))
+    if plan.config.precision == "fp8":
+        use_fp8(task.backbone)
     return task
 
 

@@ -55,7 +55,8 @@ class TrainConfig(Config):
     `batch_size` counts images per optimiser step over all processes and all `accumulate` parts. `options` are changes
     to the model's config, as keywords of `vitrail.create`. `preprocess` are changes to the preprocessing: mean, std,
     crop, interpolation, resize. `task` is inferred from the data where it is left out; "mae" learns from the images
-    alone and leaves a model without a head, to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere.
+    alone and leaves a model without a head, to be fine-tuned. `precision` "auto" is bf16 on a GPU, float32 elsewhere;
+    "fp8" is bf16 with linear maps of blocks in 8 bits.
     `compile` "blocks" compiles each distinct block once, which starts sooner; "cudagraphs" compiles nothing, and
     records a step on a GPU once to replay it; "auto" compiles on a GPU where the forecast of the run says that it pays.
     `feed` "packed" decodes all images once into a file, "streamed" decodes them in each epoch; "auto" chooses by size.
@@ -76,7 +77,7 @@ class TrainConfig(Config):
     augment: AugmentConfig = AugmentConfig()
     mix: MixConfig = MixConfig()
     ema: Rate | None = None
-    precision: Annotated[Literal["auto", "float32", "bf16", "fp16"], Alias("fp32", "float32")] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bf16", "fp16", "fp8"], Alias("fp32", "float32")] = "auto"
     compile: Compile = False
     deterministic: bool = False  # only kernels that give the same bits each time; a resumed GPU run is then exact
     threads: Count | None = None  # of the CPU; None: as torch chooses, and for a resumed run as it began

@@ -2,12 +2,12 @@
 
 import os
 import time
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from vitrail.data.audit.doctor import Cost
-from vitrail.hardware import Precision, autocast, precision
+from vitrail.hardware import Wanted, autocast, precision
 from vitrail.models.backbone import Backbone
 from vitrail.models.registry import create
 from vitrail.profiling import describe, sketch
@@ -46,7 +46,7 @@ def training_speed(name: str, image_size: int | tuple[int, int] | None = None, *
     return step_speed(create(name) if image_size is None else create(name, image_size=image_size), device=device)
 
 
-def step_speed(model: Backbone, *, device: torch.device, wanted: Literal["auto"] | Precision = "auto") -> float:
+def step_speed(model: Backbone, *, device: torch.device, wanted: Wanted = "auto") -> float:
     """The same of a model, in a wanted precision."""
     model = model.to(device).train()
     config, chosen = model.config, precision(wanted, device)[0]
