@@ -4,7 +4,8 @@
     python benchmarks/advice_sets.py PACKAGES SETS       # builds sets that the table does not have
     python benchmarks/advice.py tried SETS OUT --device cuda --jobs 6 --minutes 9    # the settings of first_try.py
     python benchmarks/advice.py held SETS OUT            # advice for these sets, against what was tried
-    python benchmarks/advice.py speeds                   # the speeds of networks in measured.json, by processor time
+    python benchmarks/advice.py speeds ROWS.json         # rows of measured.json: the time of an answer
+    python benchmarks/advice.py speeds ROWS.json --device cuda --machine h200     # and short trainings, under a minute
 
 `left-out` compares with the settings that were tried on that set alone, which are two to five of the table. `tried`
 runs several trainings at once and writes OUT/advice.json whenever one ends; what is there is not tried again, so that a
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from advice_speeds import speeds
 from first_try import SETTINGS as SETTINGS_TRIED
 from sweep import Job
 from sweep import run as run_jobs
@@ -31,14 +32,11 @@ from sweep import run as run_jobs
 import vitrail
 from vitrail.advice.choose import NEAR, candidates, merit
 from vitrail.advice.facts import DataFacts
-from vitrail.advice.networks import network
 from vitrail.advice.rows import Row, packaged_rows, rows_of_cells
 from vitrail.files import write_json
 from vitrail.recipes import list_recipes, read_recipe
-from vitrail.timing import Spread, interleaved, machine
 from vitrail.training.first_try import SETTINGS, measured
 
-NETWORKS = ("packaged", "packaged-photos", "demo")
 CLOSE = 0.01  # of accuracy: what is within this of the best counts as the best
 
 
@@ -166,14 +164,6 @@ def _spread(first: float, second: float, images: int) -> float:
     return 1.96 * math.sqrt((first * (1 - first) + second * (1 - second)) / images)
 
 
-def speeds() -> None:
-    """Milliseconds of a forward pass of one image, by the processor time of one thread."""
-    torch.set_num_threads(1)
-    passes = {name: network(name) for name in NETWORKS}
-    for name, seconds in interleaved(passes, rounds=25, clock=time.process_time).items():
-        print(name, Spread.of([1000 * one for one in seconds]), machine())
-
-
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("left-out", "tried", "held", "speeds"))
@@ -182,12 +172,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device")
+    parser.add_argument("--machine", default="epyc", help="the name of the machine in the rows of speeds")
     parser.add_argument("--epochs", type=int, help="of all that train for epochs, for a short try")
     chosen = parser.parse_args(words)
     if chosen.verb == "tried":
         tried(*chosen.paths, chosen)
         return
-    work = {"left-out": left_out, "held": held, "speeds": speeds}[chosen.verb]
+    if chosen.verb == "speeds":
+        speeds(*chosen.paths, device=chosen.device or "cpu", name=chosen.machine)
+        return
+    work = {"left-out": left_out, "held": held}[chosen.verb]
     work(*chosen.paths)
 
 

@@ -9,6 +9,14 @@ PACKAGES is a folder with what these commands leave there (what is missing is sk
     git clone --depth 1 https://github.com/asingh33/CNNGestureRecognizer
     git clone --depth 1 https://github.com/muxspace/facial_expressions
 
+and, for the five of advice_fresh.py, which were chosen after the rules of the advice were settled,
+
+    git clone --depth 1 https://github.com/garythung/trashnet && (cd trashnet && unzip data/dataset-resized.zip)
+    git clone --depth 1 https://github.com/pratikkayal/PlantDoc-Dataset
+    git clone --depth 1 https://github.com/tangsanli5201/DeepPCB
+    git clone --depth 1 https://github.com/work4devanshu/Handwritten-Syllable-Classification-Dataset
+    git clone --depth 1 https://github.com/Horea94/Fruit-Images-Dataset
+
 All but the digits have about 300 images in each part, so that many settings can be tried on one core.
 `--compact` also writes SETS.compact as first_try_sets.py does, 10 MB to be carried to another machine.
 """
@@ -22,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from advice_fresh import FRESH
 from first_try_compact import shrink
 from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture
 from PIL import Image
@@ -79,6 +88,7 @@ OUTSIDE = {
     "pets": RealSet("photos", "cats and dogs", GITHUB + "ardamavi/Dog-Cat-Classifier", "Apache-2.0", pets, 150),
     "gestures": RealSet("drawings", "hand signs", GITHUB + "asingh33/CNNGestureRecognizer", "MIT", gestures, 60),
     "expressions": RealSet("photos", "faces", GITHUB + "muxspace/facial_expressions", "Apache-2.0", expressions, 150),
+    **FRESH,
 }
 SETS |= OUTSIDE
 

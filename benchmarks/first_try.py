@@ -42,6 +42,8 @@ SETTINGS = {  # the default first, and eight that it is held against, with varia
     "probe-means": MEANS,
     "probe-means-256": f"{MEANS} --image-size 256",
     "probe-means-flips": f"{MEANS} --set augment.flip=true",
+    "probe-photos-96": f"{PHOTOS} --set probe=linear --image-size 96",
+    "probe-photos-64": f"{PHOTOS} --set probe=linear --image-size 64",
     "lora-packaged": "--from packaged --lora 8",
     "tune-packaged": "--from packaged",
     "tune-photos": f"{PHOTOS} --set fit_head=true",
@@ -49,7 +51,8 @@ SETTINGS = {  # the default first, and eight that it is held against, with varia
     "scratch-conv": "--model vit32_conv",
     "scratch-tiny": "--model vit_tiny_patch16 --image-size 128",
 }
-VARIANTS = ("probe-means", "probe-means-256", "probe-means-flips")  # of probe-photos; the others are eight
+# Of probe-photos; the others are eight.
+VARIANTS = ("probe-means", "probe-means-256", "probe-means-flips", "probe-photos-96", "probe-photos-64")
 LIMIT = 3600  # seconds of processor time for one run: an hour of one core
 MARGIN = 0.02  # within this of the best setting
 

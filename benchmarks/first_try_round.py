@@ -37,6 +37,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "probe-means": MEANS,
     "probe-means-256": {**MEANS, "image_size": 256},
     "probe-means-flips": {**MEANS, "augment": {"flip": True}},
+    "probe-photos-96": {"start": PHOTOS, "probe": "linear", "image_size": 96},
+    "probe-photos-64": {"start": PHOTOS, "probe": "linear", "image_size": 64},
     "scratch-conv": {"model": "vit32_conv"},
     "scratch-tiny": {"model": "vit_tiny_patch16", "image_size": 128},
 }
@@ -44,6 +46,9 @@ ORDER = (
     "probe-means",
     "probe-means-flips",
     "probe-means-256",
+    "probe-photos",
+    "probe-photos-96",
+    "probe-photos-64",
     "probe-packaged",
     "tune-photos",
     "lora-packaged",

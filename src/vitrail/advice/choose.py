@@ -23,7 +23,7 @@ _NETWORKS = {"fashion-mnist": NAME, "cifar10-conv": NAME, "finetune": NAME}  # t
 
 
 class Setting(Protocol):
-    """A setting of the first try."""
+    """A setting of the first try, or of SMALLER."""
 
     @property
     def start(self) -> str:
@@ -48,6 +48,23 @@ class First(Protocol):
     @property
     def sizes(self) -> Sequence[int]:
         """Other image sizes that it tries then."""
+
+
+class SmallerHead(NamedTuple):
+    """The head of a setting of the first try on smaller images, for answers in less time."""
+
+    start: str
+    changes: Mapping[str, Any]
+    about: str
+
+
+SMALLER = {
+    f"probe-photos-{size}": SmallerHead(
+        PHOTOS, {"probe": "linear", "image_size": size},
+        f"a linear head on the features of a packaged network, on images of {size} x {size} pixels",
+    )
+    for size in (96, 64)
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,8 @@ def network(
 ) -> Callable[[], object]:  # fmt: skip
     """A forward pass of one image through a network: packaged weights, the model of a recipe, or a named model.
 
-    A `recipe` says what a name stands for: a task around packaged weights (`start`) at an `image_size`.
+    `NAME@SIZE` is a network for images of another size. A `recipe` says what a name stands for: a task around packaged
+    weights (`start`) at an `image_size`.
     """
     where = device or torch.device("cpu")
     if recipe is not None:
@@ -59,6 +60,9 @@ def network(
         model: Any = open_model(name).backbone.to(where)
         return _pass(model, model.config, where)
     name, _, size = name.partition("@")
+    if name in NAMES:
+        resized = load(find_packaged(name), image_size=int(size)).to(where)
+        return _pass(resized, resized.config, where)
     found: Mapping[str, Any] = {"model": name} if name.startswith(("vit", "effi")) else read_recipe(name)
     options = dict(found.get("options", {}))
     if size or found.get("image_size"):
