@@ -75,9 +75,10 @@ def parts(
     gpu_tests = [
         str(TESTS / name)
         for name in (
-            "layers/test_triton.py", "layers/test_kernels.py", "layers/test_fp8.py", "training/test_gpu.py",
-            "training/test_step.py", "training/test_background.py", "data/feeds/test_batches.py",
-            "data/feeds/test_streamed.py", "layers/test_bilinear.py", "lab/test_small_training.py",
+            "layers/test_triton.py", "layers/test_kernels.py", "layers/test_prenorm.py", "layers/test_fp8.py",
+            "training/test_gpu.py", "training/test_step.py", "training/test_background.py",
+            "data/feeds/test_batches.py", "data/feeds/test_streamed.py", "layers/test_bilinear.py",
+            "lab/test_small_training.py",
         )
     ]  # fmt: skip
     found = {

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import norm_checks  # the script beside this one
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ LEVELS = {  # grids, queries, heads, width of a head, points
 }
 TUNINGS = ((512, 2), (512, 4), (1024, 4), (2048, 4), (2048, 8), (4096, 8))  # elements of a tile, warps
 WINDOW_TUNINGS = ((4, 1), (4, 2), (8, 1), (8, 2))  # warps, programs on each multiprocessor: 65 tokens
-KERNELS = ("bias_gelu", "window_attention", "sample_levels")
+KERNELS = ("bias_gelu", "window_attention", "sample_levels", "add_norm")
 DTYPES = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-5}  # and how far results may be off
 SHAPES = ((64, 197, 3072), (3, 7, 40), (2, 5, 129), (1, 1, 1536), (1000, 384))
 LONG = 64  # places of a tile: larger ones take minutes to compile in float32, which layers do not use
@@ -152,6 +153,18 @@ def check_levels(site: str, dtype: torch.dtype, limit: float) -> list[Row]:
     return [_judged(f"sample_levels {site}", dtype, found, expected, limit)]
 
 
+def check_norm(shape: tuple[int, ...], dtype: torch.dtype, limit: float) -> list[Row]:
+    rows = []
+    for stream in {torch.float32, dtype}:
+        for scaled in (False, True):
+            name = f"add_norm {shape}, stream {stream}{', gain and keep' if scaled else ''}"
+            found, expected, same = norm_checks.compared(shape, dtype, stream, scaled=scaled)
+            rows.append(_judged(name, dtype, found, expected, limit) | {"same": same})
+            if not same:
+                print(f"MOVES {name} {dtype}")
+    return rows
+
+
 def check(chosen: Sequence[str], types: Sequence[str]) -> list[Row]:
     """Each kernel, forward and backward, against plain ops in float64."""
     rows = []
@@ -162,6 +175,7 @@ def check(chosen: Sequence[str], types: Sequence[str]) -> list[Row]:
             "bias_gelu": (check_gelu, SHAPES),
             "window_attention": (check_windows, short if kind == "float32" else SITES),
             "sample_levels": (check_levels, LEVELS),
+            "add_norm": (check_norm, norm_checks.SHAPES),
         }
         one_check, cases = sites[name]
         for case in cases:
@@ -251,9 +265,9 @@ def micro(chosen: Sequence[str]) -> list[dict[str, Any]]:
     source = torch.empty(1 << 30, dtype=torch.int8, device=DEVICE).random_()
     target = torch.empty_like(source)
     rows = tried("copy", lambda: [timed("copy", lambda: target.copy_(source), 2 * len(source))])
-    ways = {"bias_gelu": micro_gelu, "window_attention": micro_windows, "sample_levels": micro_levels}
+    measured = (micro_gelu, micro_windows, micro_levels, micro_norm)
     for name in chosen:
-        rows += tried(f"micro {name}", ways[name])
+        rows += tried(f"micro {name}", measured[KERNELS.index(name)])
     return rows
 
 
@@ -289,14 +303,29 @@ def micro_levels() -> list[dict[str, Any]]:
     return rows
 
 
+def micro_norm() -> list[dict[str, Any]]:
+    rows = []
+    for shape in norm_checks.SIZES:
+        for stream in (torch.float32, torch.bfloat16):
+            for name, way in (
+                ("plain", torch.compile(norm_checks.plain, dynamic=False)),
+                ("kernel", norm_checks.fused),
+            ):
+                for what, run, size in norm_checks.passes(way, shape, stream):
+                    rows.append(timed(f"add_norm {shape}, stream {stream}, {name}, {what}", run, size))
+    return rows
+
+
 def tune(chosen: Sequence[str], only: int | None = None) -> list[Row]:
-    """Other ways to launch kernels: sampled levels in the encoder of Deformable DETR, attention of 65 tokens.
+    """Other ways to launch kernels: sampled levels in the encoder of Deformable DETR, attention of 65 tokens, norms.
 
     All are compiled first, side by side; `only` compiles and measures one.
     """
     ways = [partial(tune_levels, *way) for way in TUNINGS if "sample_levels" in chosen]
     if "window_attention" in chosen:
         ways += [partial(tune_windows, *way, rate=rate) for rate in (0.0, 0.1) for way in WINDOW_TUNINGS]
+    streams = (torch.float32, torch.bfloat16) if "add_norm" in chosen else ()
+    ways += [partial(tune_norm, shape, stream) for shape in norm_checks.SIZES for stream in streams]
     if only is None:
         beside([["--only", "tune", "--kernels", *chosen, "--way", str(number)] for number in range(len(ways))])
         print("all are compiled; now one after the other", flush=True)
@@ -325,6 +354,15 @@ def tune_windows(warps: int, programs: int, *, rate: float) -> list[Row]:
     name = f"65 tokens, dropout {rate}, {warps} warps, {programs} programs"
     grad = torch.randn_like(qkv[..., : heads * width])
     return both_ways(name, lambda qkv: kernels.window_attention(qkv, None, **options), [qkv], grad)
+
+
+def tune_norm(shape: tuple[int, ...], stream: torch.dtype) -> list[Row]:
+    rows = []
+    for tuning in (None, *norm_checks.TUNINGS):
+        norm_checks.launched(tuning, shape[-1])
+        for what, run, size in norm_checks.passes(norm_checks.fused, shape, stream):
+            rows.append(timed(f"{shape}, stream {stream}, {tuning or 'as chosen'}, {what}", run, size))
+    return rows
 
 
 def main() -> None:

@@ -36,17 +36,20 @@ STEPS: dict[str, dict[str, Any]] = {
     "ViT-B/16 224": {"model": "vit_base_patch16", "timm": "vit_base_patch16_224", "batch": 256, "size": 224},
     "Swin-T 224": {
         "model": "swin_tiny_patch4_window7", "timm": "swin_tiny_patch4_window7_224", "batch": 256, "size": 224,
-        "inference": True, "warm": ("bias_gelu", "bias_gelu + window_attention", "timm"),
+        "inference": True, "warm": ("bias_gelu", "bias_gelu + window_attention", "timm"), "norms": False,
     },
     "32 px small": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True},
-    "32 px small, dropout": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True, "dropout": True},
+    "32 px small, dropout": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True, "dropout": True,
+                             "norms": False},
 }  # fmt: skip
 PARTS = ("bias_gelu", "window_attention")
 FP8 = "fp8"  # the linear layers of blocks
+NORM, STREAM = "add_norm", "16-bit stream"  # residual connections and norms; with 16 bits between them
+RECORDED = "recorded"  # the step is a CUDA graph
 Run = Callable[[], object]
 Report = Callable[[list[dict[str, Any]]], None]
 DEVICE = "cuda"
-SUITS, WIDTHS = kernels.suits, kernels.WIDTHS
+SUITS, WIDTHS, NORMED = kernels.suits, kernels.WIDTHS, kernels.NORMED
 
 
 def contenders(name: str) -> dict[str, tuple[nn.Module, tuple[str, ...]]]:
@@ -56,8 +59,7 @@ def contenders(name: str) -> dict[str, tuple[nn.Module, tuple[str, ...]]]:
     options = {"dropout": 0.0, "attention": {"dropout": 0.0}} if plainly else {}
     plain = vitrail.create(step["model"], **options)
     found = {"plain": (plain, ())}
-    short = step["size"] == 32 or "Swin" in name
-    for way in (PARTS[:1], PARTS) if short else (PARTS[:1], (*PARTS[:1], FP8)):
+    for way in ways(name):
         model = vitrail.create(step["model"], **options)
         model.load_state_dict(plain.state_dict())
         found[" + ".join(way)] = (use_fp8(model) if FP8 in way else model, way)
@@ -72,6 +74,17 @@ def contenders(name: str) -> dict[str, tuple[nn.Module, tuple[str, ...]]]:
     return found
 
 
+def ways(name: str) -> list[tuple[str, ...]]:
+    """The kernels, and what else, that the contenders of a model use."""
+    step = STEPS[name]
+    short = step["size"] == 32 or "Swin" in name
+    found, best = [PARTS[:1], PARTS if short else (*PARTS[:1], FP8)], PARTS if short else PARTS[:1]
+    if step.get("norms", True):
+        best = (*best, NORM)
+        found += [best, (*best, STREAM)]
+    return found if step.get("recorded") else [*found, (*best, RECORDED)]
+
+
 def refuse(tensor: Tensor) -> bool:
     return False
 
@@ -81,6 +94,8 @@ def only(parts: tuple[str, ...]) -> None:
     kernels.suits = SUITS if parts else refuse
     kernels.WIDTHS = WIDTHS if "window_attention" in parts else ()
     kernels.DROPOUT = bool(parts)
+    kernels.NORMED = NORMED if NORM in parts else 0
+    kernels.STREAM = STREAM in parts
 
 
 def step_of(model: nn.Module, images: Tensor, labels: Tensor, *, recorded: bool) -> Run:
@@ -158,7 +173,8 @@ class Contender:
         began = time.perf_counter()
         torch.cuda.reset_peak_memory_stats()
         only(parts)
-        self.runs = {"train": step_of(model.train(), images, labels, recorded=step.get("recorded", False))}
+        recorded = step.get("recorded", False) or RECORDED in parts
+        self.runs = {"train": step_of(model.train(), images, labels, recorded=recorded)}
         losses = [float(self.runs["train"]()) for _ in range(4)]
         peak = torch.cuda.max_memory_allocated() / 1e9
         if step.get("inference"):
@@ -238,7 +254,7 @@ def show(found: list[dict[str, Any]]) -> None:
     for row in found:
         low, high = row["range"]
         print(
-            f"{row['model']:14s} {row['what']:5s} {row['contender']:30s} {row['images_per_s']:9,.0f} images/s "
+            f"{row['model']:14s} {row['what']:5s} {row['contender']:52s} {row['images_per_s']:9,.0f} images/s "
             f"{row['ms']:8.2f} ms {row['times_plain']:6.3f} ({low:.3f} to {high:.3f}) {row['peak_GB']:5.1f} GB "
             f"losses {', '.join(f'{loss:.4f}' for loss in row['losses'])}",
             flush=True,

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +107,27 @@ def measure(name: str, seed: int, *, quick: bool, where: torch.device, folder: P
     measure_seed(experiment, seed, quick=quick, device=where, folder=folder, say=print)
 
 
-def collect(experiments: Sequence[Experiment], folder: Path, *, quick: bool, where: torch.device) -> dict[str, Any]:
-    """The records of what has been measured with this code, by experiment."""
+def collect(
+    experiments: Sequence[Experiment], folder: Path, *, quick: bool, where: torch.device, packed: bool
+) -> dict[str, Any]:
+    """The records of what has been measured with this code, by experiment, with the command that measured it."""
     found = {}
     for experiment in experiments:
         settings = experiment.quick if quick else experiment.full
         files = [run_file(folder, experiment, settings, device=where.type, seed=seed) for seed in range(100)]
         records = [read_record(file) for file in files if file.exists()]
         if records := [record for record in records if record.fingerprint == fingerprint(experiment)]:
-            found[experiment.name] = joined(experiment, records, quick=quick).to_data()
+            record = joined(experiment, records, quick=quick)
+            found[experiment.name] = replace(record, command=told(record, packed=packed)).to_data()
     return found
+
+
+def told(record: Record, *, packed: bool) -> str:
+    """The command line that gives these results: that of `run` where the images are those of `pack`."""
+    if not packed or not record.settings.get("data"):
+        return record.command
+    words = f"python benchmarks/lab_round.py run --names {record.experiment} --seeds {len(record.runs)} --out OUT"
+    return f"{words} --data DATA, images stored as WebP with losses: lab_round.py pack DATA NAME=FOLDER"
 
 
 def spread(data: Mapping[str, Any], folder: Path, *, quick: bool) -> None:
@@ -144,7 +156,7 @@ def work(args: argparse.Namespace) -> None:
         os.environ |= environment  # of the processes that are started
         if args.before is not None:
             spread(read_json(args.before), folder / "results", quick=quick)
-        known = collect(experiments, folder / "results", quick=quick, where=where)
+        known = collect(experiments, folder / "results", quick=quick, where=where, packed=args.data is not None)
         todo = [
             Job(
                 experiment.name,
@@ -162,7 +174,8 @@ def work(args: argparse.Namespace) -> None:
             print(f"{job.variant}, seed {job.seed}: {what} after {time.monotonic() - began:.0f} s", flush=True)
             if not ended:
                 print(job.folder.with_suffix(".log").read_text(errors="replace")[-2000:], flush=True)
-            write_json(args.out / "lab.json", collect(experiments, folder / "results", quick=quick, where=where))
+            measured = collect(experiments, folder / "results", quick=quick, where=where, packed=args.data is not None)
+            write_json(args.out / "lab.json", measured)
         shutil.rmtree(folder / "cache", ignore_errors=True)
     print(f"ended after {time.monotonic() - began:.0f} s", flush=True)
 

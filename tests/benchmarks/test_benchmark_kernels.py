@@ -15,9 +15,22 @@ def test_contenders_have_the_same_weights():
 
 
 def test_kernels_can_be_switched_off(monkeypatch):
-    for name in ("suits", "WIDTHS", "DROPOUT"):
+    for name in ("suits", "WIDTHS", "DROPOUT", "NORMED", "STREAM"):
         monkeypatch.setattr(benchmark.kernels, name, getattr(benchmark.kernels, name))
     benchmark.only(())
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.refuse, ())
     benchmark.only(benchmark.PARTS)
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.SUITS, benchmark.WIDTHS)
+    assert (benchmark.kernels.NORMED, benchmark.kernels.STREAM) == (0, False)
+    benchmark.only((*benchmark.PARTS, benchmark.NORM, benchmark.STREAM))
+    assert (benchmark.kernels.NORMED, benchmark.kernels.STREAM) == (benchmark.NORMED, True)
+
+
+def test_each_model_has_the_contenders_that_its_layers_can_use():
+    found = {name: [" + ".join(way) for way in benchmark.ways(name)] for name in benchmark.STEPS}
+    assert found["ViT-B/16 224"][2:] == [
+        "bias_gelu + add_norm", "bias_gelu + add_norm + 16-bit stream", "bias_gelu + add_norm + recorded",
+    ]  # fmt: skip
+    assert found["Swin-T 224"][2:] == ["bias_gelu + window_attention + recorded"]
+    assert found["32 px small"][3:] == ["bias_gelu + window_attention + add_norm + 16-bit stream"]
+    assert found["32 px small, dropout"] == ["bias_gelu", "bias_gelu + window_attention"]

@@ -9,7 +9,7 @@ from support.run_folder import record
 
 from vitrail.comparison.opened import check_alike, open_runs, read_history, short_names
 from vitrail.data.targets import ClassTarget, NumbersTarget
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, Notice
 from vitrail.tasks.regress import RegressConfig
 
 CPU = torch.device("cpu")
@@ -29,6 +29,12 @@ def test_one_run_or_the_same_twice_is_refused(runs: list[Path], tmp_path: Path) 
         open_runs([runs[0], runs[0]], device=CPU)
     with pytest.raises(CheckpointError, match="not a run"):
         open_runs([runs[0], tmp_path], device=CPU)
+
+
+def test_a_folder_that_is_not_a_run_is_left_out_of_many(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.warns(Notice, match="run.json"):
+        found = open_runs([*runs, tmp_path], device=CPU)
+    assert len(found) == len(runs)
 
 
 def test_other_tasks_and_classes_are_refused() -> None:

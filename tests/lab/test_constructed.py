@@ -69,7 +69,7 @@ def test_robustness_of_a_model_that_nothing_disturbs_and_one_that_everything_doe
 def test_shape_bias_of_a_model_that_reads_the_shape_and_one_that_reads_the_texture(
     true: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pixels(shapes: Tensor | None, textures: Tensor | None, side: int) -> Tensor:
+    def pixels(shapes: Tensor | None, textures: Tensor | None, side: int, contrast: float) -> Tensor:
         given = shapes if shapes is not None else textures
         assert given is not None
         both = [torch.zeros_like(given) if one is None else one for one in (shapes, textures)]

@@ -35,3 +35,10 @@ def test_textures_have_edges_everywhere_and_plain_shapes_only_at_their_border() 
 
     kinds = torch.arange(200) % CLASSES
     assert edges(shape_and_texture(None, kinds, 28)) > 2 * edges(shape_and_texture(kinds, None, 28))
+
+
+def test_a_weak_texture_leaves_the_shape_bright() -> None:
+    kinds = torch.arange(40) % CLASSES
+    darkest = [shape_and_texture(kinds, kinds, 28, contrast).amin() for contrast in (0.1, 1.0)]
+    assert darkest[0] > 0.2
+    assert darkest[1] < 0.1

@@ -76,7 +76,8 @@ def a_law_that_ends() -> Case:
     largest = 64_000.0  # of seven widths; of six numbers of images, it is half of that
     by_size = scaling_laws._made(lambda x: (0.3 + 5 * x**-0.4) * (8 if x >= largest else 1))
     by_count = scaling_laws._made(lambda x: (0.3 + 5 * x**-0.4) * (8 if x >= largest / 2 else 1))
-    return {**by_size, "fits": {**by_size["fits"], "images": by_count["fits"]["images"]}}
+    fits = {**by_size["fits"], "images": by_count["fits"]["images"]}
+    return {**by_size, "counts": by_count["counts"], "fits": fits}
 
 
 def a_bound_below_the_test_error() -> Case:

@@ -35,6 +35,24 @@ def test_the_kept_back_size_is_predicted_from_the_others() -> None:
     assert math.isclose(found["miss"], 0.5 + 2 / 32 - 1, abs_tol=1e-3)
 
 
+def test_a_loss_that_rises_again_is_no_power_law() -> None:
+    """A loss that falls by a tenth and is then flat would be met within 10 % by any law."""
+    (made,) = ScalingLaws().true_case()
+    losses = [1.1, 1.01, 1.0, 1.0, 1.01, 1.02, 1.03]
+    runs = [{**run, "loss": loss} for run, loss in zip(made["widths"], losses, strict=True)]
+    flat = {**made, "widths": runs, "fits": {**made["fits"], "parameters": _fitted(range(1, 8), losses)}}
+    verdict = ScalingLaws().verdict([flat])
+    assert verdict.outcome == "fails"
+    assert "largest size has a lower loss than the one in the middle (parameters)" in verdict.text
+
+
+def test_numbers_at_the_ends_of_the_fit_are_told() -> None:
+    (made,) = ScalingLaws().true_case()
+    ended = {**made, "fits": {**made["fits"], "images": made["fits"]["images"] | {"floor": 0.0}}}
+    told = {check.text: check.status for check in ScalingLaws().verdict([ended]).checks if "end of what" in check.text}
+    assert sorted(told.values()) == ["fails", "holds", "holds"]
+
+
 def test_the_best_width_for_each_budget() -> None:
     runs = [
         {"parameters": 10, "looks": [{"compute": 1.0, "loss": 1.0}, {"compute": 10.0, "loss": 0.9}]},

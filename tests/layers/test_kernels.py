@@ -1,18 +1,14 @@
 """Operators with kernels: shapes and gradients, compiled and not, in the layers; when layers do not use them."""
 
-import types
-
 import pytest
 import torch
-import torch.nn.functional as F
+from support.on_cpu import operators_on_cpu
 from support.registered import randomise
 from torch import nn
 
 from vitrail.layers import kernels
 from vitrail.layers.attention import MultiScaleDeformableAttention, Site, SoftmaxConfig, WindowConfig
-from vitrail.layers.attention.deformable_multiscale import sampled
-from vitrail.layers.attention.window import WindowAttention, Windows
-from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, Rows, use_fp8
+from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, use_fp8
 from vitrail.layers.lora import LoRALinear
 from vitrail.layers.mlp import GeluMLPConfig
 from vitrail.layers.norm import LayerNormConfig
@@ -20,77 +16,9 @@ from vitrail.layers.norm import LayerNormConfig
 GRID, DIM = (4, 6), 32
 
 
-def gelu(x, bias, seed=None, rate=0.0):
-    """The same as the kernel, but for which numbers are dropped."""
-    return F.gelu(x + bias) * mask_of(x.shape, seed, rate)
-
-
-def gelu_rows(x, bias, keep):
-    out = F.gelu(x + bias).to(x.dtype)
-    return out if keep else x.new_empty(0), *Rows.of(out)
-
-
-def mask_of(shape, seed, rate):
-    if seed is None:
-        return 1.0
-    return (torch.rand(shape, generator=torch.Generator().manual_seed(seed.item())) >= rate) / (1 - rate)
-
-
-def attention(qkv, bias, heads, grid, size, shift, scale, seed=None, rate=0.0):
-    """The same as the kernel, with the operators of the layer; outputs are dropped in place of weights."""
-    windows = Windows(tuple(grid), tuple(size), tuple(shift), "masked")
-    q, k, v = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in windows.cut(qkv).chunk(3, dim=-1))
-    count = size[0] * size[1]
-    bias = qkv.new_zeros(heads, count, count) if bias is None else bias
-    layer = types.SimpleNamespace(relative=lambda _: bias, scale=scale)
-    mixed = windows.joined(WindowAttention._within(layer, q, k, v, windows, 0))
-    return (mixed * mask_of(mixed.shape, seed, rate)).contiguous()
-
-
-def levels(values, points, shares, rows, columns):
-    return sampled(values.transpose(1, 2), points, shares, list(zip(rows, columns, strict=True))).contiguous()
-
-
-def gradients(function, grad, inputs, options=()):
-    with torch.enable_grad():
-        leaves = [None if one is None else one.detach().requires_grad_() for one in inputs]
-        result = function(*leaves, *options)
-    found = torch.autograd.grad(result, [leaf for leaf in leaves if leaf is not None], grad)
-    found = tuple(one.contiguous() for one in found)
-    return (*found, grad.new_empty(0)) if any(leaf is None for leaf in leaves) else found
-
-
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """The operators, computed on the CPU; `suits` is true for all tensors."""
-    calls = []
-
-    def counted(name, function):
-        def run(*arguments):
-            calls.append(name)
-            return function(*arguments)
-
-        return run
-
-    with torch.library._scoped_library("vitrail", "IMPL") as library:
-        backward = {
-            "bias_gelu": gelu,
-            "bias_gelu_backward": lambda grad, x, bias, *options: gradients(gelu, grad, (x, bias), options),
-            "bias_gelu_rows": gelu_rows,
-            "window_attention": attention,
-            "window_attention_backward": lambda grad, qkv, bias, *options: gradients(
-                attention, grad, (qkv, bias), options
-            ),
-            "sample_levels": levels,
-            "sample_levels_backward": lambda grad, values, points, shares, *sizes: gradients(
-                levels, grad, (values, points, shares), sizes
-            ),
-        }
-        for name, function in backward.items():
-            library.impl(name, counted(name, function), "CPU")
-        monkeypatch.setattr(kernels, "suits", lambda _: True)
-        monkeypatch.setattr(kernels, "SAMPLED_WIDTHS", (8, 16, 32, 64))
-        monkeypatch.setattr(kernels, "LARGE", 0)
+    with operators_on_cpu(monkeypatch) as calls:
         yield calls
 
 

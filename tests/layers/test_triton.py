@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.layers import triton_deformable, triton_gelu, triton_rows, triton_windows
+from vitrail.layers import triton_deformable, triton_gelu, triton_norm, triton_rows, triton_windows
 from vitrail.layers.attention import Site, WindowConfig
 from vitrail.layers.attention.deformable_multiscale import sampled
 from vitrail.layers.fp8 import LEAST, TOP, Rows
@@ -249,3 +249,58 @@ def test_dropout_of_attention_is_the_same_in_both_passes(heads, width, tokens):
     grad_qkv, _ = triton_windows.backward(grad, qkv, None, heads, windows, scale, dropout)
     assert distance(triton_windows.forward(qkv, None, heads, windows, scale, dropout), expected) < 1e-5
     assert distance(grad_qkv, exact.grad) < 1e-5
+
+
+def norm_inputs(shape, dtype, *, stream, scaled):
+    torch.manual_seed(0)
+    x, grad = (torch.randn(shape, device=DEVICE).add(0.5).to(stream) for _ in range(2))
+    branch, grad_normed = (torch.randn(shape, device=DEVICE).to(dtype) for _ in range(2))
+    bias, gain, weight, norm_bias = torch.randn(4, shape[-1], device=DEVICE)
+    keep = torch.tensor([1.25, 0.0, 1.25][: shape[0]], device=DEVICE)
+    return (x, branch, bias, *((gain, keep) if scaled else (None, None)), weight, norm_bias), grad, grad_normed
+
+
+def plain_norm(x, branch, bias, gain, keep, weight, norm_bias):
+    """The sum and its norm."""
+    added = branch + bias
+    added = added if gain is None else added * gain * keep[:, None, None]
+    return x + added, F.layer_norm(x + added, x.shape[-1:], weight, norm_bias, 1e-6)
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "gain and keep"])
+@pytest.mark.parametrize("wide", [True, False], ids=["stream of 32 bits", "stream of 16 bits"])
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 192), (2, 7, 384), (3, 1, 768), (1, 2, 1024), (2, 3, 40), (1, 1, 1300)], ids=str
+)
+def test_add_norm(dtype, shape, wide, scaled):
+    inputs, grad, grad_normed = norm_inputs(shape, dtype, stream=torch.float32 if wide else dtype, scaled=scaled)
+    exact = [None if one is None else one.double().requires_grad_(one.ndim > 0) for one in inputs]
+    sums, normed = plain_norm(*exact)
+    leaves = [one for index, one in enumerate(exact) if one is not None and index != 4]
+    expected = torch.autograd.grad([sums, normed], leaves, [grad.double(), grad_normed.double()])
+    found = triton_norm.forward(*inputs, 1e-6)
+    limit = LIMITS[dtype]
+    assert [one.dtype for one in found[:2]] == [inputs[0].dtype, dtype]
+    assert distance(found[0], sums) < (1e-5 if wide else limit)
+    assert distance(found[1], normed) < limit
+    _, branch, bias, gain, keep, weight, _ = inputs
+    of_x, of_branch, of_parameters = triton_norm.backward(
+        grad, grad_normed, found[0], found[2], None if gain is None else branch, bias, gain, keep, weight,
+        shared=(shared := not (wide or scaled)),
+    )  # fmt: skip
+    of_branch = of_x if shared else of_branch
+    assert distance(of_x, expected[0]) < (1e-5 if wide else limit)
+    assert distance(of_branch, expected[1]) < limit
+    names = (0, 3, 1, 2) if scaled else (0, 1, 2)  # bias, gain, weight, bias of the norm, as the arguments have them
+    for index, one in zip(names, expected[2:], strict=True):
+        assert distance(of_parameters[index], one) < (1e-5 if wide else limit)
+
+
+def test_add_norm_without_a_gradient_of_the_sum():
+    inputs, grad, grad_normed = norm_inputs((2, 5, 192), torch.float32, stream=torch.float32, scaled=False)
+    added, _, statistics = triton_norm.forward(*inputs, 1e-6)
+    given = grad_normed, added, statistics, None, inputs[2], None, None, inputs[5]
+    found, expected = (triton_norm.backward(one, *given, shared=True) for one in (None, torch.zeros_like(grad)))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)

@@ -1,5 +1,6 @@
 """The runs that are compared: their names, models and histories, and whether they can be compared at all."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from vitrail.data.targets import Schema
 from vitrail.data.targets.target import schema_to_dict
-from vitrail.errors import CheckpointError, ConfigError, reason
+from vitrail.errors import CheckpointError, ConfigError, Notice, reason
 from vitrail.files import read_text
 from vitrail.runs.paths import checkpoint_path
 from vitrail.runs.record import Record, is_run
@@ -44,10 +45,7 @@ def open_runs(folders: Sequence[str | Path], *, device: torch.device) -> list[Co
     """The runs in some folders; ConfigError where they are not of one task with the same targets."""
     if len(folders) < 2:
         raise ConfigError(f"compare needs two runs or more; got {len(folders)}: vitrail compare runs/a runs/b")
-    paths = [Path(checkpoint_path(folder)) for folder in folders]
-    for path in paths:
-        if not is_run(path):
-            raise CheckpointError(f"{path} is not a run: it has no run.json; compare takes folders of `vitrail train`")
+    paths = _runs([Path(checkpoint_path(folder)) for folder in folders])
     same = [path.resolve() for path in paths]
     if len({*same}) < len(same):
         raise ConfigError(
@@ -58,6 +56,16 @@ def open_runs(folders: Sequence[str | Path], *, device: torch.device) -> list[Co
     for name, record in zip(names[1:], records[1:], strict=True):
         check_alike(names[0], records[0], name, record)
     return [_opened(name, path, record, device) for name, path, record in zip(names, paths, records, strict=True)]
+
+
+def _runs(paths: Sequence[Path]) -> list[Path]:
+    """Those that are runs: `runs/*` also names the folder of the lab; CheckpointError where fewer than two are left."""
+    runs = [path for path in paths if is_run(path)]
+    for path in (path for path in paths if path not in runs):
+        if len(runs) < 2:
+            raise CheckpointError(f"{path} is not a run: it has no run.json; compare takes folders of `vitrail train`")
+        warnings.warn(f"{path} is left out: it is not a run, since it has no run.json", Notice, stacklevel=4)
+    return runs
 
 
 def _count(path: Path, same: Sequence[Path]) -> int:

@@ -9,10 +9,12 @@ CLASSES = 4  # shapes: disk, square, triangle, cross; textures: stripes, checks,
 _NOISE = 0.05
 
 
-def shape_and_texture(shapes: Tensor | None, textures: Tensor | None, side: int) -> Tensor:
+def shape_and_texture(shapes: Tensor | None, textures: Tensor | None, side: int, contrast: float = 1.0) -> Tensor:
     """Images B 1 H W from 0 to 1 on a grey ground; without textures shapes are white, without shapes textures fill all.
 
-    Place, size and angle of the shape, and phase and angle of the texture, are random; so is their contrast.
+    Place, size and angle of the shape, and phase and angle of the texture, are random; so is the strength of both.
+    The texture goes from 1 - 2 `contrast` to 1 times that strength: at 1 its mean is about the ground, at 0 the shape
+    is white.
     """
     given = shapes if shapes is not None else textures
     assert given is not None  # noqa: S101  (callers give one of them)
@@ -28,7 +30,7 @@ def shape_and_texture(shapes: Tensor | None, textures: Tensor | None, side: int)
     if textures is not None:
         phase, other = (_between(count, 0, 2 * math.pi, device) for _ in range(2))
         u, v = _turned(x, y)
-        pattern = _texture(u, v, phase, other, textures)
+        pattern = 1 - contrast + contrast * _texture(u, v, phase, other, textures)
     strength = _between(count, 0.3, 0.5, device)
     images = 0.5 + strength * inside * pattern
     return (images + _NOISE * torch.randn_like(images)).clamp(0, 1)[:, None]

@@ -2,31 +2,39 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vitrail.config import Count
+from vitrail.config import Count, CountFromZero
 from vitrail.lab.estimates import by_seed, estimate
 from vitrail.lab.experiment import PRINCIPLES, Check, Experiment, Results, Settings, Verdict, judge
+from vitrail.lab.fitting import Fit, fit, open_pictures, shuffled
 from vitrail.lab.plots import chart, line
+from vitrail.lab.small_models import Classifier
+from vitrail.lab.small_training import accuracy
 from vitrail.lab.subjects import attention_inputs, natural_noise, packaged_vit, random_vit
 from vitrail.models.vit import ViT
 from vitrail.report import Group, Section
 
 _HIGH = 0.25  # cycles a patch: half of the highest frequency of a row
-_MODELS = {"random": "random weights", "trained": "packaged model"}
+_MODELS = {"random": "random weights", "trained": "packaged model", "own": "trained for each seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowPassSettings(Settings):
-    """A ViT with random weights, besides the packaged model."""
+    """A ViT with random weights, the packaged model and, with `data`, the 32 px ViT of the sources, trained on it."""
 
     dim: Count = 192
     depth: Count = 12
     num_heads: Count = 3
     images: Count = 16
+    data: Literal["", "cifar10"] = ""
+    train: CountFromZero = 0  # images; 0 for all
+    test: CountFromZero = 0
+    own_depth: Count = 12  # of width 192
+    how: Fit = Fit()
 
 
 class LowPass(Experiment):
@@ -45,41 +53,54 @@ class LowPass(Experiment):
         "fall. A low-pass filter multiplies high frequencies by less than one: a share that falls is not enough."
     )
     quick = LowPassSettings()
-    full = LowPassSettings(dim=768, num_heads=12, depth=24, images=64)
+    full = LowPassSettings(
+        dim=768, num_heads=12, depth=24, images=64, data="cifar10",
+        how=Fit(steps=2500, batch=256, rate=1e-3, precision="bf16"),
+    )  # fmt: skip
     seconds = 0.8
 
     def measure(self, settings: LowPassSettings, *, seed: int, device: torch.device) -> Results:
-        """Gains and spectra of both models."""
+        """Gains and spectra of all models."""
         random = random_vit(
             dim=settings.dim, depth=settings.depth, num_heads=settings.num_heads, image_size=32, patch=4
         ).to(device)
-        return {
+        found = {
             "random": _look(random, natural_noise(settings.images, 32).to(device)),
             "trained": _look(*packaged_vit(device)),
         }
+        return found | ({"own": _own(settings, device)} if settings.data else {})
 
     def figures(self, results: Sequence[Results]) -> Sequence[Section]:
-        """The gain by frequency, and the high frequencies by block."""
+        """The gain by frequency and by block, and the high frequencies by block, for each model."""
         count = len(results[0]["random"]["gain"])
         frequencies = [(index + 1) / (2 * count) for index in range(count)]
-        gains = [line(title, frequencies, results, name, "gain") for name, title in _MODELS.items()]
+        named = {name: title for name, title in _MODELS.items() if name in results[0]}
+        gains = [line(title, frequencies, results, name, "gain") for name, title in named.items()]
         text = "Amplitude of a plane wave after the attention matrix, by its frequency; means over layers and heads."
         charts: list[Section] = [chart("Gain of attention", gains, text, x="cycles a patch", y="gain")]
-        for name, title in _MODELS.items():
+        for name, title in named.items():
             blocks = [float(index) for index in range(len(results[0][name]["stream"]))]
-            lines = [
+            shares = [
                 line("stream", blocks, results, name, "stream"),
                 line("attention branch", blocks[1:], results, name, "attention"),
                 line("MLP branch", blocks[1:], results, name, "mlp"),
             ]
             other = f"Share of the energy above {_HIGH} cycles a patch, after each block: {title}."
-            charts.append(chart(f"High frequencies, {title}", lines, other, x="block", y="share"))
+            charts.append(chart(f"High frequencies, {title}", shares, other, x="block", y="share"))
+            highest = [{"high": [one[-1] for one in result[name]["gains"]]} for result in results]
+            by_block = [
+                line("gain of attention at the highest frequency", blocks[1:], highest, "high"),
+                line("amplitude of high frequencies of the stream, of that before the first block", blocks,
+                     [_relative(result[name]["amplitude"]) for result in results], "amplitude"),
+            ]  # fmt: skip
+            text = f"By block: {title}."
+            charts.append(chart(f"Gain and amplitude, {title}", by_block, text, x="block", y="factor", log_y=True))
         return (Group("Gain and spectra", charts, columns=2),)
 
     def verdict(self, results: Sequence[Results]) -> Verdict:
         """The gain of attention and the stream, for the random model and for the trained one."""
         checks = []
-        for name, title in _MODELS.items():
+        for name, title in ((name, title) for name, title in _MODELS.items() if name in results[0]):
             ratio = [result[name]["stream"][-1] / result[name]["stream"][0] for result in results]
             checks += [
                 Check(
@@ -163,7 +184,26 @@ def _look(model: ViT, images: Tensor) -> Mapping[str, Any]:
     for hook in hooks:
         hook.remove()
     weights = [layer.weights(tokens, grid).flatten(0, 1) for layer, tokens, grid in attention_inputs(model, images)]
-    return {"gain": _gain(torch.cat(weights)), **_spectra(stream), "attention": attention, "mlp": mlp}
+    gains = {"gain": _gain(torch.cat(weights)), "gains": [_gain(one) for one in weights]}
+    return {**gains, **_spectra(stream), "attention": attention, "mlp": mlp}
+
+
+def _own(settings: LowPassSettings, device: torch.device) -> Mapping[str, Any]:
+    """A ViT trained on a dataset, looked at with test images."""
+    train, test = open_pictures(settings.data, settings.train, settings.test, device)
+    body = random_vit(
+        dim=192, depth=settings.own_depth, num_heads=3, image_size=train.images.shape[-1], patch=4,
+        num_classes=int(test.classes.max()) + 1,
+    )  # fmt: skip
+    model = Classifier(body, float(train.images.mean()), float(train.images.std())).to(device)
+    fit(model, shuffled(train, settings.how.batch), settings.how)
+    images = (test.images[: settings.images] - model.mean) / model.std
+    return {**_look(body, images), "accuracy": accuracy(model, test)}
+
+
+def _relative(values: Sequence[float]) -> dict[str, list[float]]:
+    """Amplitudes over the first of them."""
+    return {"amplitude": [value / values[0] for value in values]}
 
 
 def _spectra(stream: Sequence[Tensor]) -> dict[str, list[float]]:
@@ -187,5 +227,6 @@ def _laplacian(*, alpha: float) -> Results:
         branch.append(_high_share(around.flatten(1) @ tokens))
         tokens = matrix @ tokens
         stream.append(tokens)
-    found = {"gain": _gain(matrix[None]), **_spectra(stream), "attention": branch, "mlp": branch}
+    gain = _gain(matrix[None])
+    found = {"gain": gain, "gains": [gain] * 12, **_spectra(stream), "attention": branch, "mlp": branch}
     return {"random": found, "trained": found}

@@ -10,7 +10,7 @@ from vitrail.errors import DataError
 from vitrail.lab.estimates import exponent
 from vitrail.report.intervals import scipy_part, scipy_stats
 
-_POWERS = (-1.0, 3.0)
+POWERS = (-1.0, 3.0)
 _STARTS = (0.1, 0.3, 0.6, 1.0, 1.6)
 
 
@@ -51,7 +51,7 @@ def fit_power_law(x: Sequence[float], y: Sequence[float]) -> Fitted:
         raise DataError(f"a power law with an offset needs four points above 0, got {len(x)}")
     known, values = np.asarray(x, float), np.asarray(y, float)
     middle = float(np.exp(np.log(known).mean()))
-    bounds = ([0.0, 0.0, _POWERS[0]], [values.min(), np.inf, _POWERS[1]])
+    bounds = ([0.0, 0.0, POWERS[0]], [values.min(), np.inf, POWERS[1]])
 
     def missed(numbers: Any) -> Any:
         return numbers[0] + numbers[1] * (known / middle) ** -numbers[2] - values

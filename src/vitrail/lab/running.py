@@ -10,10 +10,11 @@ import torch
 
 from vitrail.config import to_dict
 from vitrail.errors import ConfigError, DataError, Notice
-from vitrail.lab.experiment import Experiment, Verdict
+from vitrail.lab.experiment import Experiment, Settings, Verdict
 from vitrail.lab.fingerprints import fingerprint
 from vitrail.lab.machine import hardware, versions
 from vitrail.lab.records import Record, Run, published, read_record, run_file, write_record
+from vitrail.locks import locked
 
 FOLDER = Path("runs") / "lab"
 
@@ -85,25 +86,53 @@ def measure_seed(
     """The record of one seed, from its file or measured now; global random numbers are left as they were."""
     settings = experiment.quick if quick else experiment.full
     file = run_file(folder, experiment, settings, device=device.type, seed=seed)
-    code = fingerprint(experiment)
-    if file.exists():
-        found = read_record(file)
-        if (found.experiment, [run.seed for run in found.runs]) != (experiment.name, [seed]):
-            raise DataError(f"{file} holds results of another experiment or seed; delete it")
-        if found.fingerprint == code:
-            _judged(experiment, found, str(file))
+    if (found := _stored(experiment, file, seed)) is not None:
+        return found
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write results to {folder}: {error.strerror or error}") from error
+    what = f"seed {seed} of {experiment.name} in {folder}"
+    with locked(file.with_suffix(".lock"), what=what, wait=True):
+        if (found := _stored(experiment, file, seed)) is not None:  # measured by whoever had the lock
             return found
-        text = f"{experiment.name}, seed {seed}: the stored results are of other code and are measured again ({file})"
-        warnings.warn(text, Notice, stacklevel=3)
+        if file.exists():
+            text = (
+                f"{experiment.name}, seed {seed}: the stored results are of other code and are measured again ({file})"
+            )
+            warnings.warn(text, Notice, stacklevel=3)
+        record = _measured(experiment, seed, settings, quick=quick, device=device, say=say)
+        write_record(file, record)
+        return record
+
+
+def _stored(experiment: Experiment, file: Path, seed: int) -> Record | None:
+    """The record of a file, if this code has measured it."""
+    if not file.exists():
+        return None
+    found = read_record(file)
+    if (found.experiment, [run.seed for run in found.runs]) != (experiment.name, [seed]):
+        raise DataError(f"{file} holds results of another experiment or seed; delete it")
+    if found.fingerprint == fingerprint(experiment):
+        _judged(experiment, found, str(file))
+        return found
+    return None
+
+
+def _measured(
+    experiment: Experiment, seed: int, settings: Settings, *, quick: bool, device: torch.device,
+    say: Callable[[str], None],
+) -> Record:  # fmt: skip
+    """The record of one seed, measured now."""
     say(f"{experiment.name}: seed {seed}")
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         results = experiment.measure(settings, seed=seed, device=device)
     run = Run(seed=seed, seconds=time.perf_counter() - start, results=results)
-    record = Record(
+    return Record(
         experiment=experiment.name,
-        fingerprint=code,
+        fingerprint=fingerprint(experiment),
         settings=to_dict(settings),
         device=device.type,
         hardware=hardware(device),
@@ -111,5 +140,3 @@ def measure_seed(
         command=command(experiment, quick=quick, seeds=seed + 1, device=device),
         runs=(run,),
     )
-    write_record(file, record)
-    return record

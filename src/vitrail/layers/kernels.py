@@ -20,6 +20,9 @@ WIDTHS = (16, 32, 64)  # sizes of a head
 SAMPLED_WIDTHS: tuple[int, ...] = (8, 32, 64)  # sizes of a head that samples points: those that were checked on a GPU
 # Whether kernels that apply dropout are used: not until they have been run on a GPU.
 DROPOUT = False
+NORMED = 2048  # the widest tokens whose residual connections and norms share a kernel; 0: none do
+# Whether the tokens between blocks that use that kernel have 16 bits: not until it has been measured on a GPU.
+STREAM = False
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
 
@@ -36,6 +39,16 @@ torch.library.define("vitrail::window_attention_backward", f"(Tensor grad, {_WIN
 _LEVELS = "Tensor values, Tensor points, Tensor shares, SymInt[] rows, SymInt[] columns"
 torch.library.define("vitrail::sample_levels", f"({_LEVELS}) -> Tensor")
 torch.library.define("vitrail::sample_levels_backward", f"(Tensor grad, {_LEVELS}) -> (Tensor, Tensor, Tensor)")
+
+_NORM = "Tensor bias, Tensor? gain, Tensor? keep, Tensor weight"
+torch.library.define(
+    "vitrail::add_norm", f"(Tensor x, Tensor branch, {_NORM}, Tensor norm_bias, float eps) -> (Tensor, Tensor, Tensor)"
+)
+torch.library.define(
+    "vitrail::add_norm_backward",
+    "(Tensor? grad, Tensor grad_normed, Tensor added, Tensor statistics, Tensor? branch, "
+    f"{_NORM}) -> (Tensor, Tensor, Tensor)",
+)
 
 
 def suits(x: Tensor) -> bool:
@@ -59,6 +72,15 @@ def plain(linear: nn.Module) -> bool:
         and not linear._forward_hooks
         and not linear._forward_pre_hooks
     )
+
+
+def unhooked(module: nn.Module) -> bool:
+    """Whether calls of a module are its forward method and nothing else, so that others can do what it does.
+
+    A module that is compiled by itself is to be called.
+    """
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return not hooks and module._compiled_call_impl is None and "forward" not in vars(module)
 
 
 def _new_enough(device: int) -> bool:
@@ -104,6 +126,19 @@ def sample_levels(values: Tensor, points: Tensor, shares: Tensor, grids: Sequenc
     """
     rows, columns = [one for one, _ in grids], [one for _, one in grids]
     return torch.ops.vitrail.sample_levels(values, points, shares, rows, columns)
+
+
+def add_norm(
+    x: Tensor, branch: Tensor, bias: Tensor, norm: nn.LayerNorm, *, gain: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The sum x + keep gain (branch + bias), in the type of x, and its norm, in that of the branch: B ... D each.
+
+    Bias and gain (LayerScale) D; keep (DropPath) B.
+    """
+    given = x, branch, bias, gain, keep, norm.weight, norm.bias, norm.eps
+    added, normed, _ = torch.ops.vitrail.add_norm(*given)
+    return added, normed
 
 
 @torch.library.impl("vitrail::bias_gelu", "CUDA")
@@ -171,6 +206,25 @@ def _sample_levels_backward(  # noqa: PLR0917
     return triton_deformable.backward(*given, list(zip(rows, columns, strict=True)))
 
 
+@torch.library.impl("vitrail::add_norm", "CUDA")
+def _add_norm(x: Tensor, branch: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    from vitrail.layers import triton_norm  # noqa: PLC0415
+
+    return triton_norm.forward(x.contiguous(), branch.contiguous(), *given)
+
+
+@torch.library.impl("vitrail::add_norm_backward", "CUDA")
+def _add_norm_backward(  # noqa: PLR0917
+    grad: Tensor | None, grad_normed: Tensor, added: Tensor, statistics: Tensor, branch: Tensor | None, bias: Tensor,
+    gain: Tensor | None, keep: Tensor | None, weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from vitrail.layers import triton_norm  # noqa: PLC0415
+
+    grad, branch = (None if one is None else one.contiguous() for one in (grad, branch))
+    given = grad, grad_normed.contiguous(), added, statistics, branch, bias, gain, keep, weight
+    return triton_norm.backward(*given, shared=same_gradients(added, grad_normed, gain, keep))
+
+
 @torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]
 def _bias_gelu_shape(x: Tensor, bias: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -211,6 +265,27 @@ def _sample_levels_backward_shape(
     grad: Tensor, values: Tensor, points: Tensor, shares: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return values.new_empty(values.shape), points.new_empty(points.shape), shares.new_empty(shares.shape)
+
+
+@torch.library.register_fake("vitrail::add_norm")  # type: ignore[untyped-decorator]
+def _add_norm_shape(x: Tensor, branch: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    statistics = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
+    return x.new_empty(x.shape), branch.new_empty(branch.shape), statistics
+
+
+@torch.library.register_fake("vitrail::add_norm_backward")  # type: ignore[untyped-decorator]
+def _add_norm_backward_shape(  # noqa: PLR0917
+    grad: Tensor | None, grad_normed: Tensor, added: Tensor, statistics: Tensor, branch: Tensor | None, bias: Tensor,
+    gain: Tensor | None, keep: Tensor | None, weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    shape = (0,) if same_gradients(added, grad_normed, gain, keep) else grad_normed.shape
+    sums = added.new_empty(3 if gain is None else 4, added.shape[-1], dtype=torch.float32)
+    return added.new_empty(added.shape), grad_normed.new_empty(shape), sums
+
+
+def same_gradients(x: Tensor, branch: Tensor, gain: Tensor | None, keep: Tensor | None) -> bool:
+    """Whether `add_norm` has the same numbers as gradients of x and of the branch; the second is then left empty."""
+    return gain is None and keep is None and x.dtype == branch.dtype
 
 
 def _keep_gelu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -260,7 +335,30 @@ def _levels_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *torch.ops.vitrail.sample_levels_backward(grad, *ctx.saved_tensors, *ctx.sizes), None, None
 
 
+def _keep_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, branch, bias, gain, keep, weight, norm_bias, _ = inputs
+    added, normed, statistics = output
+    ctx.kind = normed.dtype
+    ctx.kinds = bias.dtype, weight.dtype, norm_bias.dtype, bias.dtype if gain is None else gain.dtype
+    ctx.mark_non_differentiable(statistics)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(added, statistics, None if gain is None else branch, bias, gain, keep, weight)
+
+
+def _norm_gradient(ctx: Any, grad: Tensor | None, grad_normed: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    added, statistics, branch, bias, gain, keep, weight = ctx.saved_tensors
+    if grad_normed is None:  # what follows the norm is not part of the loss
+        grad_normed = torch.zeros_like(added, dtype=ctx.kind)
+    given = grad, grad_normed, added, statistics, branch, bias, gain, keep, weight
+    of_x, of_branch, sums = torch.ops.vitrail.add_norm_backward(*given)
+    if same_gradients(added, grad_normed, gain, keep):
+        of_branch = of_x
+    of_bias, of_weight, of_norm_bias, *of_gain = (one.to(kind) for one, kind in zip(sums, ctx.kinds, strict=False))
+    return of_x, of_branch, of_bias, of_gain[0] if of_gain else None, None, of_weight, of_norm_bias, None
+
+
 torch.library.register_autograd("vitrail::bias_gelu", _gelu_gradient, setup_context=_keep_gelu)
 torch.library.register_autograd("vitrail::bias_gelu_rows", _gelu_rows_gradient, setup_context=_keep_gelu_rows)
 torch.library.register_autograd("vitrail::window_attention", _windows_gradient, setup_context=_keep_windows)
 torch.library.register_autograd("vitrail::sample_levels", _levels_gradient, setup_context=_keep_levels)
+torch.library.register_autograd("vitrail::add_norm", _norm_gradient, setup_context=_keep_norm)

@@ -29,12 +29,20 @@ class DropPath(nn.Module):
 
     def forward(self, branch: Tensor) -> Tensor:
         """B ... -> B ...; the expectation stays the same."""
+        factors = self.factors(branch)
+        return (
+            branch
+            if factors is None
+            else branch * factors.unflatten(0, (-1, *[1] * (branch.ndim - 1))).to(branch.dtype)
+        )
+
+    def factors(self, branch: Tensor) -> Tensor | None:
+        """What each sample is multiplied by, B ... -> B, float32; None if nothing is dropped."""
         if not self.training or self.rate == 0.0:
-            return branch
+            return None
         keep = 1.0 - self.rate
         # Not bernoulli_: torch.compile would make the rate a constant and recompile blocks with other rates.
-        kept = torch.rand(branch.shape[0], *[1] * (branch.ndim - 1), device=branch.device) < keep
-        return branch * (kept / keep).to(branch.dtype)
+        return (torch.rand(branch.shape[0], device=branch.device) < keep) / keep
 
 
 def linear_ramp(rate: float, depth: int) -> list[float]:

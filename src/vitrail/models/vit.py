@@ -17,6 +17,7 @@ from vitrail.layers.norm import LayerNormConfig, NormConfig, RMSNormConfig, Unbi
 from vitrail.layers.patch import Grid, LinearPatchConfig, PatchConfig
 from vitrail.layers.pool import ClassPoolConfig, PoolConfig
 from vitrail.layers.position import AddedPositionConfig, LearnedConfig, PositionConfig
+from vitrail.layers.prenorm import joinable, run_joined
 from vitrail.layers.reduce import ReduceConfig, Reduced, ReducibleBlock, Reduction
 from vitrail.layers.residual import linear_ramp
 from vitrail.layers.tokens import PrefixTokens
@@ -151,8 +152,14 @@ class ViT(Backbone):
         found: dict[int, Features] = {}
         tokens, grid = self.embed(images)
         state = self.reduction.enter(tokens)
-        for index, block in enumerate(self.blocks[:count]):
-            state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
+        blocks = list(self.blocks)[:count]
+        direct = type(self.reduction) is Reduction and not (self.checkpointing and self.training)
+        joined = run_joined(blocks, state.tokens, grid, selected) if direct and joinable(blocks, state.tokens) else None
+        for index, block in enumerate(blocks):
+            if joined is None:
+                state = self.reduction.step(index, cast("Block", block), state, grid, self.run)
+            elif index in joined:
+                state = state._replace(tokens=joined[index])
             if index in selected:
                 found[index] = Features.from_tokens(self.reduction.leave(state, nn.Identity()), grid)
         return [found[index] for index in selected], state, grid

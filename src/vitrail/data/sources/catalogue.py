@@ -172,7 +172,7 @@ def fetch(remote: Remote, folder: Path, *, progress: Progress | None = None) -> 
     except OSError as error:
         raise DataError(f"cannot write {remote.name} to {folder}: {error.strerror or error}") from error
     raise DataError(
-        f"cannot download {remote.name} ({'; '.join(reasons)}); try again, or download it by hand and give its folder"
+        f"cannot download {remote.name} ({'; '.join(reasons)}); try again, or put the file into {folder} yourself"
     )
 
 

@@ -63,24 +63,31 @@ class SoftmaxAttention(MultiHead):
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
         """B P+N D -> B P+N D."""
+        return self.drop(self.projection(self.inner(tokens, grid)))
+
+    def inner(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The input of the projection: B P+N D -> B P+N Ad."""
         if self._has_kernel(tokens):
-            return self.drop(self.projection(self.norm(self._with_kernel(tokens))))
+            return self.norm(self._with_kernel(tokens))
         q, k, v = self._placed(tokens, grid)
         if self.relative is None or not self.fused:
-            return self.mix(q, k, v, self._bias(grid, q.dtype))
+            return self._concatenated(self._attend(q, k, v, self._bias(grid, q.dtype)))
         dropout = self.dropout if self.training else 0.0
-        return self.joined(attend_by_strips(q, k, v, self.relative.strips(grid), scale=self.scale, dropout=dropout))
+        strips = self.relative.strips(grid)
+        return self._concatenated(attend_by_strips(q, k, v, strips, scale=self.scale, dropout=dropout))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(q k + bias) v, projected: B A P+N d each, and a bias that broadcasts to B A P+N P+N -> B P+N D."""
+        return self.joined(self._attend(q, k, v, bias))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """softmax(q k + bias) v: B A P+N d each, and a bias that broadcasts to B A P+N P+N -> B A P+N d."""
         dropout = self.dropout if self.training else 0.0
         if self.fused and not (dropout > 0 and quick(q)):  # the fused kernels of a CPU have no dropout
             # With a mask of three axes the CPU kernel takes more than twice as long.
             mask = bias[None] if bias is not None and bias.ndim == 3 else bias
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
-        else:
-            mixed = drop_some(self.explicit(q, k, bias), dropout) @ v
-        return self.joined(mixed)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
+        return drop_some(self.explicit(q, k, bias), dropout) @ v
 
     def weights(self, tokens: Tensor, grid: Grid, rows: Tensor | None = None) -> Tensor:
         """B A R P+N for the queries `rows`, without dropout."""
@@ -111,7 +118,11 @@ class SoftmaxAttention(MultiHead):
 
     def joined(self, mixed: Tensor) -> Tensor:
         """The outputs of the heads B A P+N d, concatenated, with the configured norm, and projected: B P+N D."""
-        return self.drop(self.projection(self.norm(mixed.transpose(1, 2).flatten(2))))
+        return self.drop(self.projection(self._concatenated(mixed)))
+
+    def _concatenated(self, mixed: Tensor) -> Tensor:
+        """The outputs of the heads side by side, with the configured norm: B A P+N d -> B P+N Ad."""
+        return self.norm(mixed.transpose(1, 2).flatten(2))
 
     def _placed(self, tokens: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each, with the configured rotary positions."""
