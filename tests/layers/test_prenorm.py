@@ -177,6 +177,19 @@ def test_layers_with_8_bits_keep_their_bias_for_the_kernel(on_cpu):
     assert type(model.blocks[0].mlp.fc2) is Fp8Linear
     model(images()).sum().backward()
     assert count(on_cpu) == (5, 5)
+    assert "bias_gelu_rows" not in on_cpu  # nothing has 16 bits here
+
+
+def test_layers_in_8_bits_take_the_rows_that_gelu_wrote(on_cpu, monkeypatch):
+    with torch.autocast("cpu", torch.bfloat16):
+        found = trained(use_fp8(vit()))
+    assert count(on_cpu) == (5, 5)
+    assert on_cpu.count("bias_gelu_rows") == 3
+    monkeypatch.setattr(kernels, "suits", lambda _: False)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = trained(use_fp8(vit()))
+    for name, one in found.items():
+        assert (one - expected[name]).norm() < 0.1 * expected[name].norm(), name
 
 
 def test_shapes_are_known_without_a_kernel():

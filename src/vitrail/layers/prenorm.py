@@ -38,10 +38,10 @@ def run_joined(blocks: Sequence[nn.Module], tokens: Tensor, grid: Grid, wanted: 
     for index, block in enumerate(chain):
         attention, mlp = cast("SoftmaxAttention", block.attention), cast("MLP", block.mlp)
         branch = _Branch(attention.projection, block.scale1, block.drop_path)
-        tokens, normed = branch.added(tokens, attention.inner(normed, grid), norm=block.norm2)
+        tokens, normed = branch.added(tokens, attention.inner(normed, grid), None, block.norm2)
         branch = _Branch(mlp.fc2, block.scale2, block.drop_path)
         if index + 1 < len(chain):
-            tokens, normed = branch.added(tokens, *mlp.inner(normed), norm=chain[index + 1].norm1)
+            tokens, normed = branch.added(tokens, *mlp.inner(normed), chain[index + 1].norm1)
         else:
             tokens = tokens + block.drop_path(block.scale2(multiplied(mlp.fc2, *mlp.inner(normed))))
         if index in wanted or index + 1 == len(chain):
@@ -56,10 +56,11 @@ class _Branch(NamedTuple):
     scale: nn.Module
     drop_path: DropPath
 
-    def added(
-        self, tokens: Tensor, inner: Tensor, rows: Rows | None = None, *, norm: nn.Module
-    ) -> tuple[Tensor, Tensor]:
-        """The tokens with the branch added, and their norm: B P+N D and the input of `last` -> B P+N D each."""
+    def added(self, tokens: Tensor, inner: Tensor, rows: Rows | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        """The tokens with the branch added, and their norm: B P+N D and the input of `last` -> B P+N D each.
+
+        `rows` are that input in 8 bits, where a kernel wrote them.
+        """
         branch = without_bias(self.last, inner, rows)
         gain = self.scale.gain if isinstance(self.scale, LayerScale) else None
         keep = self.drop_path.factors(branch)
