@@ -30,12 +30,13 @@ from sweep import Job
 from sweep import run as run_jobs
 
 import vitrail
-from vitrail.advice.choose import NEAR, candidates, merit
+from vitrail.advice.choose import NEAR, Evidence, Limits, candidates, judge, ranked
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.rows import Row, packaged_rows, rows_of_cells
 from vitrail.files import write_json
 from vitrail.recipes import list_recipes, read_recipe
-from vitrail.training.first_try import SETTINGS, measured
+from vitrail.training.first_model import Sampled
+from vitrail.training.first_try import SETTINGS, first_try, measured
 
 CLOSE = 0.01  # of accuracy: what is within this of the best counts as the best
 
@@ -52,8 +53,11 @@ def left_out() -> None:
         own = {row.of: row for row in rows if row.set == name}
         facts = facts_of_row(next(iter(own.values())))
         rest = [row for row in rows if row.set != name]
-        found = candidates(facts, rest, SETTINGS, recipes)
-        best = max(found, key=lambda one: merit(one.name, facts, rest))
+        cells = [cell for cell in measured() if cell.name != name]
+        seen = Sampled(facts.pixels, facts.pixels, grey=facts.grey)
+        found = candidates(facts, rest, SETTINGS, recipes, first_try(facts.images, facts.classes, seen, cells=cells))
+        evidence = Evidence(rest, {}, {}, "cpu")
+        best = ranked([judge(one, facts, Limits(), evidence) for one in found])[0].candidate
         tests = [row.values["test"] for row in best.rows[:NEAR]]
         top = max(own.values(), key=lambda row: row.values["test"])
         cells = [name, best.name, "not tried", f"{100 * min(tests):.0f} to {100 * max(tests):.0f}"]
