@@ -53,7 +53,7 @@ def test_a_recipe_that_starts_from_another_has_two_commands() -> None:
 
 
 def test_what_learns_from_random_weights_is_behind_unless_it_had_no_more_images() -> None:
-    rows = [*ROWS, result("demo", "d", 0.95, images=1500), result("probe", "d", 0.7, images=1500)]
+    rows = [*ROWS, result("demo", "d", 0.95, images=1500), result("probe", "d", 0.5, images=1500)]
     recipes = {"demo": {"model": "vit", "epochs": 1}}
     for images, first in ((1000, "demo"), (600, "probe")):
         about = facts(images=images)

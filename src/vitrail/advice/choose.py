@@ -260,15 +260,15 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
         too_much.append(
             f"about {duration(seconds)} of training, limit {limits.minutes:g} minute{'s' * (limits.minutes != 1)}"
         )
-    return judged_as(candidate, facts, rows, latency, mib, seconds, engine, tuple(too_much))
+    own, points, doubt = place(candidate, facts, rows)
+    return Judged(candidate, own, latency, mib, seconds, engine, tuple(too_much), points, doubt)
 
 
-def judged_as(candidate: Candidate, facts: DataFacts, rows: Sequence[Row], *taken: Any) -> Judged:
-    """A candidate with what it takes, its place in the order, and its points where they were measured."""
+def place(candidate: Candidate, facts: DataFacts, rows: Sequence[Row]) -> tuple[float, Points | None, int]:
+    """The merit of a candidate, its points where near sets tell them, and how far it is from what was measured."""
     near, name = candidate.near(facts), candidate.measured_as
     points = below(name, facts, rows) if near else None
-    doubt = 0 if near else 1 + candidate.scratch
-    return Judged(candidate, merit(name, facts, rows), *taken, points, doubt)
+    return merit(name, facts, rows), points, 0 if near else 1 + candidate.scratch
 
 
 def excess(judged: Judged, limits: Limits) -> float:
