@@ -55,7 +55,7 @@ def test_a_recipe_that_starts_from_another_has_two_commands() -> None:
 def test_what_learns_from_random_weights_is_behind_unless_it_had_no_more_images() -> None:
     rows = [*ROWS, result("demo", "d", 0.95, images=1500), result("probe", "d", 0.5, images=1500)]
     recipes = {"demo": {"model": "vit", "epochs": 1}}
-    for images, first in ((1000, "demo"), (600, "probe")):
+    for images, first in ((1000, "demo"), (600, "tune")):
         about = facts(images=images)
         found = candidates(about, rows, SETTINGS, recipes)
         best, *_, last = ranked([judge(one, about, Limits(), Evidence(rows, {}, {}, "cpu")) for one in found])
