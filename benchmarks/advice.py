@@ -167,8 +167,8 @@ def held(sets: Path, out: Path, latency: float | None) -> None:
         print("  " + ", ".join(f"{one} {100 * score:.1f}" for one, score in sorted(scores.items())))
     print(
         f"within {100 * CLOSE:g} point of the best of all tried on {sum(close)} of {len(close)} sets; within that or\n"
-        f"the 95 % interval on {sum(equal)}; inside of the expected range on {sum(inside)}. The interval takes the runs\n"
-        "as independent, since their predictions are not kept: one of pairs would be narrower"
+        f"the 95 % interval on {sum(equal)}; inside of the expected range on {sum(inside)}. The interval takes the\n"
+        "runs as independent, since their predictions are not kept: one of pairs would be narrower"
     )
 
 
