@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from support.advised import SETTINGS, facts, result, speed
+from support.advised import SETTINGS, engine, facts, result, speed
 
 from vitrail.advice.choose import Evidence, Limits, candidates, judge
-from vitrail.advice.costs import training
+from vitrail.advice.costs import answer, training
 
 NETWORK = "packaged-photos"
 
@@ -21,3 +21,14 @@ def test_speeds_of_another_device_are_not_compared() -> None:
     assert "about 12 s" in said.text
     assert "as fast as that one" in said.text
     assert {row.values["device"] for row in said.rows} == {"cuda"}
+
+
+def test_both_times_of_an_engine_explain_themselves() -> None:
+    faster = engine(NETWORK, 4.0)
+    rows = [result("probe", "a", 0.9), replace(faster, values={**faster.values, "low": 2.0})]
+    (probe,) = candidates(facts(), rows, SETTINGS, {})
+    evidence = Evidence(rows, {NETWORK: speed(NETWORK, 20.0)}, {}, "cpu")
+    limits = Limits(latency=12.0)
+    said = " ".join(one.text for one in answer(judge(probe, facts(), limits, evidence), limits, evidence))
+    assert "4.00 times as fast as eager, so about 5 ms" in said
+    assert "10 ms, with the lower end of what was measured (2.00 times)" in said
