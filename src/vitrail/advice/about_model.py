@@ -43,7 +43,8 @@ def _compared(text: str, best: Judged) -> Sentence:
         return Sentence(
             f"{text}. How far it is from the best is not known: {why}.", near_rows(best), outside=bool(best.doubt)
         )
-    which = f"The setting that it begins with ({best.candidate.like})" if best.candidate.like else "It"
+    like = best.candidate.like
+    which = f"The setting that it begins with ({like})" if best.candidate.sizes else f"It (as {like})" if like else "It"
     return Sentence(
         f"{text}. {which} was {_points(abs(points.share))} below the best in validation, on average over "
         f"{_of_sets(points.sets)} like these data on which others were measured, too, near ones counting most.",
