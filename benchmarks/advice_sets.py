@@ -9,13 +9,15 @@ PACKAGES is a folder with what these commands leave there (what is missing is sk
     git clone --depth 1 https://github.com/asingh33/CNNGestureRecognizer
     git clone --depth 1 https://github.com/muxspace/facial_expressions
 
-and, for the five of advice_fresh.py, which were chosen after the rules of the advice were settled,
+and, for the five of advice_fresh.py, of which no result was seen before the rules of the advice were frozen,
 
     git clone --depth 1 https://github.com/garythung/trashnet && (cd trashnet && unzip data/dataset-resized.zip)
     git clone --depth 1 https://github.com/pratikkayal/PlantDoc-Dataset
     git clone --depth 1 https://github.com/tangsanli5201/DeepPCB
     git clone --depth 1 https://github.com/work4devanshu/Handwritten-Syllable-Classification-Dataset
     git clone --depth 1 https://github.com/Horea94/Fruit-Images-Dataset
+
+For `objects` it has the folder cifar10 with CIFAR-10 as {train,test}_{images,labels}.npy, N 32 32 3 and N.
 
 All but the digits have about 300 images in each part, so that many settings can be tried on one core.
 `--compact` also writes SETS.compact as first_try_sets.py does, 10 MB to be carried to another machine.
@@ -84,7 +86,7 @@ def expressions(folder: Path) -> Iterator[Sample]:
 
 
 def objects(folder: Path) -> Iterator[Sample]:
-    """CIFAR-10, few images of each class: PACKAGES/cifar10 has its arrays, as the pages on data say."""
+    """CIFAR-10, few images of each class."""
     root = package(folder, "cifar10")
     for part in ("train", "test"):
         images, labels = (np.load(root / f"{part}_{name}.npy", mmap_mode="r") for name in ("images", "labels"))
