@@ -143,8 +143,10 @@ def held(sets: Path, out: Path, latency: float | None) -> None:
         advised = vitrail.advise(folder, device=MACHINE, latency=latency)
         if advised.choice is None:
             continue
-        late = {one.candidate.name for one in advised.ranked if not one.fits}
-        scores = {name: one["accuracy"] for name, one in every.get(folder.name, {}).items() if name not in late}
+        fits = {one.candidate.name for one in advised.ranked if one.fits}
+        scores = {name: one["accuracy"] for name, one in every.get(folder.name, {}).items()}
+        if latency is not None:
+            scores = {name: score for name, score in scores.items() if name.removeprefix("recipe-") in fits}
         choice = advised.choice.candidate
         name = next((one for one in (choice.name, choice.like, f"recipe-{choice.name}") if one in scores), None)
         if name is None:
