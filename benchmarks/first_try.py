@@ -50,9 +50,10 @@ SETTINGS = {  # the default first, and eight that it is held against, with varia
     "tune-late": f"{PHOTOS} --set fit_head=true --freeze-until stages.3 --epochs 8",
     "scratch-conv": "--model vit32_conv",
     "scratch-tiny": "--model vit_tiny_patch16 --image-size 128",
+    "recipe-demo": "--recipe demo",
 }
-# Of probe-photos; the others are eight.
-VARIANTS = ("probe-means", "probe-means-256", "probe-means-flips", "probe-photos-96", "probe-photos-64")
+# Of probe-photos, and a recipe for one set; the others are eight.
+VARIANTS = ("probe-means", "probe-means-256", "probe-means-flips", "probe-photos-96", "probe-photos-64", "recipe-demo")
 LIMIT = 3600  # seconds of processor time for one run: an hour of one core
 MARGIN = 0.02  # within this of the best setting
 

@@ -40,6 +40,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "probe-photos-96": {"start": PHOTOS, "probe": "linear", "image_size": 96},
     "probe-photos-64": {"start": PHOTOS, "probe": "linear", "image_size": 64},
     "scratch-conv": {"model": "vit32_conv"},
+    "recipe-demo": {"recipe": "demo"},
     "scratch-tiny": {"model": "vit_tiny_patch16", "image_size": 128},
 }
 ORDER = (

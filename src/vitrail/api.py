@@ -11,6 +11,7 @@ from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
     from vitrail.advice.advise import Advice
+    from vitrail.advice.rows import Row
     from vitrail.comparison.compare import Comparison
     from vitrail.data.dataset import Dataset, Splits
     from vitrail.deploy.artefact.engine import Engine
@@ -98,8 +99,22 @@ def advise(
     from vitrail.training.first_try import SETTINGS, first_try_on, measured  # noqa: PLC0415
 
     limits = Limits(latency=latency, memory=memory, minutes=minutes)
-    table = Table(cells=measured(), settings=SETTINGS, default=default_on, first=first_try_on)
+    table = Table(cells=measured(), settings=SETTINGS, default=default_on, first=first_try_on, findings=_findings)
     return consult(data, limits, table, device=device, task=task, label=label)
+
+
+def _findings() -> "list[Row]":
+    """Claims that bear on advice, with the verdicts of the published full runs of the lab."""
+    from vitrail.advice.findings import BEARING, finding  # noqa: PLC0415
+    from vitrail.lab import EXPERIMENTS  # noqa: PLC0415
+    from vitrail.lab.records import published  # noqa: PLC0415
+
+    rows = []
+    for one in EXPERIMENTS:
+        if one.name in BEARING and (record := published(one)) is not None:
+            verdict = one.conclude(record.results)
+            rows.append(finding(one.name, one.claim, verdict.outcome, verdict.text, record))
+    return rows
 
 
 def compare(

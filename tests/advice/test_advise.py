@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pytest
 from support.advised import SETTINGS, engine, facts, result, speed, tuning
 
 from vitrail.advice.advise import Advice, advice
@@ -15,9 +14,10 @@ from vitrail.advice.facts import DataFacts
 NETWORK = "packaged-photos"
 
 
-def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool = True, first=None) -> Advice:  # noqa: B008
+def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured=True, first=None, others=()) -> Advice:  # noqa: B008
     known = [result("probe", "a", 0.9, test=0.85), result("probe", "b", 0.8), result("tune", "a", 0.7), *rows]
-    speeds = {name: speed(name, ms, kind="here") for name, ms in ((NETWORK, 20.0), ("packaged", 5.0)) if measured}
+    answers = {NETWORK: 20.0, "packaged": 5.0, **dict(others)}
+    speeds = {name: speed(name, ms, kind="here") for name, ms in answers.items() if measured}
     evidence = Evidence(known, speeds, {}, "cpu")
     found = [judge(one, about, limits, evidence) for one in candidates(about, known, SETTINGS, {}, first)]
     return advice(about, ranked(found), evidence, limits=limits, device="cpu")
@@ -25,15 +25,14 @@ def advised(about: DataFacts, limits: Limits = Limits(), *rows, measured: bool =
 
 def test_every_sentence_rests_on_rows_or_says_that_it_does_not() -> None:
     rows = engine(NETWORK, 2.0), speed(NETWORK, 10.0), tuning("a", 3, minutes=60)
-    first = SimpleNamespace(name="probe", sizes=(256,))
-    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), *rows, first=first)
+    found = advised(facts(doctor=("Remove duplicates.",)), Limits(), *rows)
     for one in found.sentences:
         assert one.rows or one.outside or one.text.startswith("The doctor"), one.text
     text = str(found.report())
     assert "80.0 to 85.0 %" in text
     assert "takes 2 times as long" in " ".join(text.split())
     assert "about 10 ms" in " ".join(text.split())
-    assert text.count("Outside") == 1  # at other sizes, which training tries by itself
+    assert "Outside" not in text
 
 
 def test_the_commands_are_complete() -> None:
@@ -70,7 +69,8 @@ def test_a_better_candidate_beyond_the_limits_is_named() -> None:
     slow = advised(facts(), Limits(latency=10.0), result("tune", "c", 0.9))
     assert slow.choice is not None
     assert slow.choice.candidate.name == "tune"
-    assert any("probe would be better" in one.text for one in slow.sentences)
+    (better,) = (one for one in slow.sentences if "probe was better by 20.0 points in validation on 1 set" in one.text)
+    assert {row.set for row in better.rows} == {"a"}
 
 
 def test_a_busy_machine_is_named() -> None:
@@ -129,18 +129,26 @@ def test_a_label_and_a_path_with_spaces_are_in_every_command() -> None:
     assert any("'my photos/table.csv' --label species --fit" in one.text for one in said.sentences)
 
 
-@pytest.mark.parametrize(
-    ("first", "said"),
-    [
-        (SimpleNamespace(name="probe", sizes=(256,)), True),
-        (SimpleNamespace(name="probe", sizes=()), False),
-        (SimpleNamespace(name="tune", sizes=(256,)), False),
-        (None, False),
-    ],
-)
-def test_other_sizes_are_said_where_training_tries_them(first: SimpleNamespace | None, said: bool) -> None:
-    text = " ".join(one.text for one in advised(facts(), first=first).sentences)
-    assert ("With nothing named, vitrail train photos fits this head at 256 x 256" in text) == said
+def test_the_default_is_advised_where_its_largest_images_keep_the_limits() -> None:
+    rows = result("default", "a", 0.9, test=0.88, like="probe"), result("default", "b", 0.9, like="probe")
+    for row in rows:
+        del row.values["validation"]  # type: ignore[attr-defined]
+    first = SimpleNamespace(name="probe", sizes=(256,))
+    large = f"{NETWORK}@256"
+    found = advised(facts(), Limits(), *rows, first=first, others={large: 50.0})
+    assert found.commands[0] == "vitrail train photos --out runs/advised"
+    assert "160 x 160 or 256 x 256 pixels" in found.sentences[0].text
+    assert "begins with (probe)" in found.sentences[0].text
+    late = advised(facts(), Limits(latency=30.0), *rows, first=first, others={large: 50.0})
+    assert late.choice is not None
+    assert late.choice.candidate.name == "probe"
+    (why,) = (one for one in late.sentences if "larger images" in one.text)
+    assert "6.5 points higher" in why.text  # 88 and 90 % for 85 and 80
+    assert "50 ms an image" in why.text
+    one_size = advised(facts(), Limits(), *rows, first=SimpleNamespace(name="probe", sizes=()))
+    assert "probe" not in {one.candidate.name for one in one_size.ranked}
+    other = advised(facts(), Limits(), *rows, first=SimpleNamespace(name="tune", sizes=()))
+    assert "default" not in {one.candidate.name for one in other.ranked}  # its rows began with another setting
 
 
 def test_a_longer_training_than_the_measured_one_is_said_and_counted() -> None:

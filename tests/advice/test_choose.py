@@ -15,7 +15,6 @@ from vitrail.advice.choose import (
     candidates,
     excess,
     judge,
-    merit,
     ranked,
     size_of,
     slowness,
@@ -35,13 +34,6 @@ def judged(limits: Limits, *rows, ms: float = 20.0, mib: float | None = None) ->
     return {one.name: judge(one, facts(), limits, evidence) for one in candidates(facts(), ROWS, SETTINGS, {})}
 
 
-def test_the_least_regret_on_near_sets_wins() -> None:
-    # Set a is at distance 0, the other at 3 + 3: weights 4 and 1 / 42.25.
-    far = 1 / (0.5 + 6) ** 2
-    assert merit("probe", facts(), ROWS) == pytest.approx((4 * 0 + far * -0.1) / (4 + far))
-    assert merit("tune", facts(), ROWS) == pytest.approx((4 * -0.1 + 0) / (4 + far))
-
-
 def test_candidates_are_what_was_measured_for_the_task() -> None:
     found = {one.name: one for one in candidates(facts(), ROWS, SETTINGS, {})}
     assert found.keys() == {"probe", "tune"}
@@ -58,6 +50,32 @@ def test_a_recipe_that_starts_from_another_has_two_commands() -> None:
     assert found.network == "packaged"
     assert found.epochs == 280
     assert [command.split("--recipe ")[1].split()[0] for command in found.train] == ["cifar10-conv-mae", "cifar10-conv"]
+
+
+def test_what_learns_from_random_weights_is_behind_unless_it_had_no_more_images() -> None:
+    rows = [*ROWS, result("demo", "d", 0.95, images=1500), result("probe", "d", 0.5, images=1500)]
+    recipes = {"demo": {"model": "vit", "epochs": 1}}
+    for images, first in ((1000, "demo"), (600, "tune")):
+        about = facts(images=images)
+        found = candidates(about, rows, SETTINGS, recipes)
+        best, *_, last = ranked([judge(one, about, Limits(), Evidence(rows, {}, {}, "cpu")) for one in found])
+        assert best.candidate.name == first
+        if images == 600:
+            assert (last.candidate.name, last.doubt, last.points) == ("demo", 2, None)
+
+
+def test_heads_on_smaller_images_are_candidates() -> None:
+    found = candidates(facts(), [result("probe-photos-64", "a", 0.8)], SETTINGS, {})[0]
+    assert (found.network, found.image_size, found.head_on) == ("packaged-photos@64", (64, 64), None)
+    assert found.train[0].endswith("--from packaged-photos --set probe=linear --set image_size=64 --out {out}")
+
+
+def test_a_training_timed_alone_tells_the_time_on_a_device_that_has_no_results() -> None:
+    timed = result("probe", "", 0.0, device="cuda", images=640, seconds=8.0, cores=1)
+    rows = [*ROWS, replace(timed, kind="training")]
+    (probe, _) = candidates(facts(), rows, SETTINGS, {})
+    assert training_seconds(probe, facts(), rows, None, "cuda") == pytest.approx(12.5)
+    assert training_seconds(probe, facts(), rows, None, "cpu") == pytest.approx(100)
 
 
 def test_limits_put_candidates_behind() -> None:

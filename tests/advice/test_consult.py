@@ -11,9 +11,12 @@ from support.compared_runs import labelled
 from support.task_data import numbers_table
 
 import vitrail
+from vitrail.advice.findings import BEARING
 from vitrail.cli import main
 from vitrail.data.sources.opening import find
 from vitrail.errors import ConfigError, DataError
+from vitrail.lab import EXPERIMENTS
+from vitrail.lab.records import published
 from vitrail.training import first_try
 from vitrail.training.plan import make_plan
 
@@ -35,7 +38,8 @@ def test_a_named_machine_is_not_measured(photos: Path) -> None:
     assert found.choice is not None
     assert found.device == "epyc"
     assert found.choice.latency is not None
-    assert found.commands[0].startswith(f"vitrail train {photos} --from ")
+    assert found.choice.candidate.name == "default"
+    assert found.commands[0] == f"vitrail train {photos} --out runs/advised"
     slow = vitrail.advise(photos, device="h200")
     assert any("not measured" in one.text for one in slow.sentences)
 
@@ -92,12 +96,28 @@ def test_boxes_are_advised_what_training_does_with_them(tmp_path: Path, monkeypa
     assert found.commands[0] == f"vitrail train {data} --task detect --out runs/advised"
 
 
-def test_other_sizes_are_promised_where_training_tries_them(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_what_training_does(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_try, "SMALL", 16)  # as training asks, and not advice
-    probe = next(one for one in vitrail.advise(photos, device="epyc").ranked if one.candidate.name == "probe-photos")
+    found = vitrail.advise(photos, device="epyc")
     default = first_try.first_try_on(find(photos).train, device=torch.device("cpu"))
     assert default is not None
-    assert (probe.candidate.sizes, default.name) == (default.sizes, "probe-photos")
+    assert found.choice is not None
+    own = found.choice.candidate
+    assert (own.name, own.like, own.sizes) == ("default", default.name, default.sizes)
+    assert own.network == "packaged-photos@256"  # an answer may take as long as that
+    smaller = vitrail.advise(photos, device="epyc", latency=15)
+    assert smaller.choice is not None
+    assert smaller.choice.candidate.name == "probe-photos"
     monkeypatch.setattr(first_try, "_PATIENCE", 0)
-    found = vitrail.advise(photos, device="epyc")
-    assert not any(one.candidate.sizes for one in found.ranked)
+    patient = vitrail.advise(photos, device="epyc")
+    assert not any(one.candidate.sizes for one in patient.ranked)
+    assert "probe-photos" not in {one.candidate.name for one in patient.ranked}  # it is the default itself
+
+
+def test_the_lab_is_cited_where_it_bears_on_the_advice(photos: Path, tmp_path: Path) -> None:
+    said = [one for one in vitrail.advise(photos, device="epyc").sentences if one.text.startswith("The lab")]
+    assert {one.rows[0].of for one in said} == {
+        one.name for one in EXPERIMENTS if one.name in BEARING and published(one) is not None
+    }
+    numbers = vitrail.advise(numbers_table(tmp_path, count=24), device="epyc")
+    assert not any(one.text.startswith("The lab") for one in numbers.sentences)

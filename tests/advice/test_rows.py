@@ -36,6 +36,16 @@ def test_a_median_of_seeds() -> None:
 def test_speeds_are_of_networks_and_machines_that_exist() -> None:
     for row in packaged_rows():
         if row.kind in ("speed", "engine"):
-            assert row.of in (*NAMES, *list_recipes())
+            assert row.of.partition("@")[0] in (*NAMES, *list_recipes())
         if row.kind == "speed":
             assert machines()[row.values["machine"]] == row.values["device"]
+
+
+def test_the_default_was_measured_on_the_sets_of_the_first_try() -> None:
+    sets = {row.set: row.values for row in packaged_rows() if row.of == "default"}
+    assert sets.keys() == {cell.name for cell in measured()}
+    for cell in measured():
+        assert [sets[cell.name][name] for name in ("images", "classes", "pixels", "grey")] == [
+            cell.images, cell.classes, cell.pixels, cell.grey,
+        ]  # fmt: skip
+        assert sets[cell.name]["like"] in cell.results

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.benchmarks import benchmark as load_benchmark
+from support.compared_runs import labelled
+
+from vitrail.advice.rows import packaged_rows
 
 benchmark = load_benchmark("advice")
 
@@ -72,3 +76,37 @@ def test_the_command_of_a_setting(tmp_path: Path) -> None:
 
 def test_the_spread_of_a_difference() -> None:
     assert benchmark._spread(0.5, 0.5, 200) == pytest.approx(1.96 * 0.05)
+
+
+def test_all_settings_that_were_tried_count_and_late_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets, out = labelled(tmp_path / "sets" / "birds").parent, tmp_path / "out"
+    (sets / "birds" / "done").touch()
+    out.mkdir()
+    scores = {"default": 0.9, "probe-photos-64": 0.7, "tune-late": 0.95, "recipe-demo": 0.3}
+    for name, score in scores.items():
+        (out / f"birds.{name}.json").write_text(json.dumps({"accuracy": score, "val_accuracy": score}))
+    monkeypatch.setattr("vitrail.training.first_try.measured", benchmark.measured)
+    monkeypatch.setattr(benchmark, "_spread", lambda *one: 0.0)
+    benchmark.main(["held", str(sets), str(out)])
+    said = capsys.readouterr().out
+    assert "advised default 90.0, best of 4 tried tune-late" in said
+    assert "on 0 of 1 sets" in said
+    benchmark.main(["held", str(sets), str(out), "--latency", "2"])
+    said = capsys.readouterr().out
+    assert "advised demo 30.0, best of 1 tried recipe-demo" in said
+
+
+def test_rows_of_speeds_are_those_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = sys.modules["advice_speeds"]
+    monkeypatch.setattr(speeds, "NETWORKS", ("demo",))
+    threads = torch.get_num_threads()
+    benchmark.main(["speeds", str(tmp_path / "rows.json")])
+    torch.set_num_threads(threads)
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    like = next(one for one in packaged_rows() if one.kind == "speed")
+    assert row.keys() == like.values.keys() | {"kind", "of", "hardware", "versions", "command"}
+    assert row["ms"] > 0
+    data = speeds.noise(tmp_path / "noise")
+    assert len(list((data / "test").iterdir())) == len(list((data / "train").iterdir())) == speeds.CLASSES

@@ -2,12 +2,13 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from vitrail.advice.facts import DataFacts
+from vitrail.advice.regret import FAR, Points, below, merit
 from vitrail.advice.rows import Row
 from vitrail.config import Config, Positive
 from vitrail.data.audit.doctor import FORWARDS
@@ -16,9 +17,11 @@ from vitrail.report.values import duration
 from vitrail.strict_json import to_json
 
 NEAR = 7  # measured sets that an expected result is taken from: with 4, it was inside on 9 of 15, with 7 on 12
-_UNKNOWN = -0.1  # below the best of a set: what is assumed of a setting that was not measured on it
+_FEWER = 0.5  # of the images of a training from random weights: with fewer, its result says nothing here
+DEFAULT = "default"
 _OPTIONS = {"freeze_until": "--freeze-until", "epochs": "--epochs", "lora": "--lora"}  # of changes to a recipe
 _STARTED = {"cifar10-conv": "cifar10-conv-mae", "cifar10-small": "cifar10-small-mae"}  # recipes with one before them
+_FINE_TUNED = ("finetune",)  # recipes that start from packaged weights
 _NETWORKS = {"fashion-mnist": NAME, "cifar10-conv": NAME, "finetune": NAME}  # the same architecture
 
 
@@ -98,6 +101,22 @@ class Candidate:
     head_on: str | None = None  # the weights whose features a linear head reads, where that is all that is trained
     image_size: tuple[int, int] | None = None  # height and width, where they are known before training
     sizes: tuple[int, ...] = ()  # other image sizes that training tries with nothing named
+    scratch: bool = False  # whether it learns from random weights
+    like: str = ""  # the setting that it begins with, whose validation counts for it
+    timed: tuple[Row, ...] = ()  # trainings that were timed alone
+
+    @property
+    def measured_as(self) -> str:
+        """The name of the rows whose validation counts."""
+        return self.like or self.name
+
+    def near(self, facts: DataFacts) -> bool:
+        """Whether it was measured on a set like the data, and not on many times as many images if from scratch."""
+        return any(
+            facts.distance(row.values) <= FAR
+            and not (self.scratch and facts.images < _FEWER * row.values["images"])
+            for row in self.rows
+        )  # fmt: skip
 
     def work(self, row: Row) -> float:
         """How many times the pixels of a row's training each image is shown with; 1 where that is the same."""
@@ -112,12 +131,14 @@ class Judged:
     """A candidate with what it would take here: milliseconds an answer, MiB, seconds of training; None if not known."""
 
     candidate: Candidate
-    merit: float
+    merit: float  # for the order alone
     latency: float | None
     memory: float | None
     seconds: float | None
     engine: Row | None = None  # what makes its latency fit
     too_much: tuple[str, ...] = ()  # limits that it does not keep
+    points: Points | None = None  # below the best in validation, where near sets tell it
+    doubt: int = 0  # 0: measured on sets like the data, 1: not, 2: not, and from random weights
 
     @property
     def fits(self) -> bool:
@@ -130,33 +151,53 @@ def candidates(
     first: First | None = None,
 ) -> list[Candidate]:  # fmt: skip
     """Everything that was measured for the task of the data; `first` is what training does with nothing named."""
+    every = {**settings, **SMALLER}
     results = [row for row in rows if row.kind == "result" and row.values["task"] == facts.task]
-    names = list(dict.fromkeys(row.of for row in results))
     found = []
-    for name in names:
-        own = sorted((row for row in results if row.of == name), key=lambda row: facts.distance(row.values))
-        if name in settings:
-            setting = settings[name]
-            network = PHOTOS if setting.start == PHOTOS else NAME
-            words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
-            head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
-            sizes = tuple(first.sizes) if first is not None and first.name == name else ()
-            found.append(
-                Candidate(
-                    name, setting.about, network, (words,), tuple(own), head_on=head_on, image_size=size_of(network),
-                    sizes=sizes,
-                )
-            )  # fmt: skip
+    for name in dict.fromkeys(row.of for row in results):
+        own = tuple(sorted((row for row in results if row.of == name), key=lambda row: facts.distance(row.values)))
+        timed = tuple(row for row in rows if row.kind == "training" and row.of == name)
+        if name in every:
+            found.append(_of_setting(name, every[name], own, timed))
         elif name in recipes:
-            recipe = recipes[name]
-            found.append(
-                Candidate(
-                    name, f"the recipe {name} trains {recipe['model']} from {_start(name)}",
-                    _NETWORKS.get(name, name), tuple(_recipe_commands(name)), tuple(own), recipe.get("epochs"),
-                    image_size=_size_of_recipe(name, recipe),
-                )
-            )  # fmt: skip
-    return found
+            found.append(_of_recipe(name, recipes[name], own, timed))
+        elif name == DEFAULT and first is not None and first.name == own[0].values["like"]:
+            found.append(_of_default(settings[first.name], first, own, timed))
+    whole = [one for one in found if one.name == DEFAULT and not one.sizes]  # the same as the setting that it names
+    return [one for one in found if not whole or one.name != whole[0].like]
+
+
+def _of_setting(name: str, setting: Setting, own: tuple[Row, ...], timed: tuple[Row, ...]) -> Candidate:
+    network = PHOTOS if setting.start == PHOTOS else NAME
+    size = setting.changes.get("image_size")
+    words = f"vitrail train {{data}} --from {setting.start}{''.join(_words(setting.changes))} --out {{out}}"
+    head_on = setting.start if dict(setting.changes) == {"probe": "linear"} else None
+    return Candidate(
+        name, setting.about, network if size is None else f"{network}@{size}", (words,), own, head_on=head_on,
+        image_size=size_of(network) if size is None else (size, size), timed=timed,
+    )  # fmt: skip
+
+
+def _of_recipe(name: str, recipe: Mapping[str, Any], own: tuple[Row, ...], timed: tuple[Row, ...]) -> Candidate:
+    return Candidate(
+        name, f"the recipe {name} trains {recipe['model']} from {_start(name)}", _NETWORKS.get(name, name),
+        tuple(_recipe_commands(name)), own, recipe.get("epochs"), image_size=_size_of_recipe(name, recipe),
+        scratch=name not in _FINE_TUNED, timed=timed,
+    )  # fmt: skip
+
+
+def _of_default(setting: Setting, first: First, own: tuple[Row, ...], timed: tuple[Row, ...]) -> Candidate:
+    """What training does with nothing named; an answer may take as long as the largest of its sizes does."""
+    sizes = tuple(first.sizes)
+    about = f"what vitrail train does with nothing named: {setting.about}"
+    if sizes:
+        about = f"{about}, and folds of the training images choose the size of the images"
+    network = f"{setting.start}@{max(sizes)}" if sizes else setting.start
+    return Candidate(
+        DEFAULT, about, network, ("vitrail train {data} --out {out}",), own,
+        head_on=setting.start if dict(setting.changes) == {"probe": "linear"} else None,
+        image_size=size_of(setting.start), sizes=sizes, like=first.name, timed=timed,
+    )  # fmt: skip
 
 
 def size_of(network: str) -> tuple[int, int] | None:
@@ -194,21 +235,6 @@ def _words(changes: Mapping[str, Any]) -> Iterable[str]:
         yield f" {_OPTIONS[key]} {text}" if key in _OPTIONS else f" --set {shlex.quote(f'{key}={text}')}"
 
 
-def merit(name: str, facts: DataFacts, rows: Sequence[Row]) -> float:
-    """How far a candidate is below the best of each set in validation, near sets counting most."""
-    sets: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.kind == "result" and row.values["task"] == facts.task:
-            sets.setdefault(row.set, []).append(row)
-    total = weights = 0.0
-    for own in sets.values():
-        weight = 1 / (0.5 + facts.distance(own[0].values)) ** 2
-        known = [row.values["validation"] for row in own if row.of == name]
-        below = max(known) - max(row.values["validation"] for row in own) if known else _UNKNOWN
-        total, weights = total + weight * below, weights + weight
-    return total / weights if weights else 0.0
-
-
 def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evidence) -> Judged:
     """What a candidate would take on the device, and which limits it does not keep."""
     rows, speeds, memories, device = evidence
@@ -234,7 +260,15 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
         too_much.append(
             f"about {duration(seconds)} of training, limit {limits.minutes:g} minute{'s' * (limits.minutes != 1)}"
         )
-    return Judged(candidate, merit(candidate.name, facts, rows), latency, mib, seconds, engine, tuple(too_much))
+    own, points, doubt = place(candidate, facts, rows)
+    return Judged(candidate, own, latency, mib, seconds, engine, tuple(too_much), points, doubt)
+
+
+def place(candidate: Candidate, facts: DataFacts, rows: Sequence[Row]) -> tuple[float, Points | None, int]:
+    """The merit of a candidate, its points where near sets tell them, and how far it is from what was measured."""
+    near, name = candidate.near(facts), candidate.measured_as
+    points = below(name, facts, rows) if near else None
+    return merit(name, facts, rows), points, 0 if near else 1 + candidate.scratch
 
 
 def excess(judged: Judged, limits: Limits) -> float:
@@ -268,8 +302,9 @@ def training_seconds(
 
 
 def timed_rows(candidate: Candidate, device: str) -> list[Row]:
-    """The most similar sets on which training was timed on such a device."""
-    return [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
+    """The most similar sets on which training was timed on such a device, else trainings that were timed alone."""
+    near = [row for row in candidate.rows if row.values.get("seconds") and row.values["device"] == device][:NEAR]
+    return near or [row for row in candidate.timed if row.values["device"] == device]
 
 
 def per_image(timed: Sequence[Row], candidate: Candidate | None = None) -> float:
@@ -286,12 +321,30 @@ def per_image(timed: Sequence[Row], candidate: Candidate | None = None) -> float
 
 def slowness(network: str, rows: Sequence[Row], speed: Row | None) -> float | None:
     """How many times as long as on one core of the table a network takes; None where that is not known."""
-    there = next((row for row in rows if row.kind == "speed" and row.of == network), None)
-    if there is None or speed is None or speed.values.get("device") != there.values.get("device"):
+    there = speed_there(network, rows, speed)
+    if there is None or speed is None:
         return None
     return float(speed.values["ms"]) / float(there.values["ms"])
 
 
 def ranked(found: Sequence[Judged]) -> list[Judged]:
-    """Those that keep the limits first, then by merit."""
-    return sorted(found, key=lambda one: (not one.fits, -one.merit))
+    """Those that keep the limits first, then in their order.
+
+    The default stands before all that start from trained weights: only trainings from random weights on as many images
+    of such a kind can be before it.
+    """
+    most = max((one.merit for one in found if not one.candidate.scratch), default=0.0)
+    settled = [replace(one, merit=most) if one.candidate.name == DEFAULT else one for one in found]
+    return sorted(settled, key=lambda one: (not one.fits, *order(one)))
+
+
+def speed_there(network: str, rows: Sequence[Row], speed: Row | None) -> Row | None:
+    """The measured speed of a network on a machine of the table with such a device."""
+    device = None if speed is None else speed.values.get("device")
+    known = (row for row in rows if row.kind == "speed" and row.of == network)
+    return next((row for row in known if row.values.get("device") == device), None)
+
+
+def order(one: Judged) -> tuple[int, float, bool]:
+    """The place without limits: those measured on near sets first, by merit, and the default before its equals."""
+    return one.doubt, -one.merit, one.candidate.name != DEFAULT

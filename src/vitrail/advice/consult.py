@@ -44,13 +44,15 @@ class Default(Protocol):
 class Table:
     """What training knows: the sets and settings of the first try, and what a run does by default on which network.
 
-    `default` and `first`, the first try (None where it has none), go by the training images and `device`.
+    `default` and `first`, the first try (None where it has none), go by the training images and `device`. `findings`
+    gives the rows of claims that were tested.
     """
 
     cells: Sequence[Cell]
     settings: Mapping[str, Setting]
     default: Callable[..., Default]
     first: Callable[..., First | None]
+    findings: Callable[[], Sequence[Row]] = tuple
 
 
 def consult(
@@ -69,7 +71,7 @@ def consult(
     seen = look(splits.train)
     audit = examine(splits, limit=_AUDITED, image_size=(seen[0], seen[0]))
     facts = facts_of(str(data), splits, audit, seen, task=task)
-    rows = [*rows_of_cells(table.cells), *packaged_rows()]
+    rows = [*rows_of_cells(table.cells), *packaged_rows(), *table.findings()]
     recipes = {name: read_recipe(name) for name in list_recipes()}
     kind = machines()[str(device)] if named else choose_device(device).type
     first = table.first(splits.train, device=torch.device(kind)) if facts.task == "classify" else None

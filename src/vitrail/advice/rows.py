@@ -47,8 +47,8 @@ class Row:
     """One measured result. `of` is a setting, a recipe or a network; `values` depend on the kind.
 
     Kinds: result (of a training on a set), speed (milliseconds of a forward pass of one image), engine (how many times
-    as fast as eager PyTorch), check (how often advice held), tuning (a search in a budget of time, and what it kept),
-    here and memory (measured now).
+    as fast as eager PyTorch), training (its seconds alone), claim (what the lab found), check (how often advice held),
+    tuning (a search in a budget of time, and what it kept), here and memory (measured now).
     """
 
     kind: str
@@ -91,6 +91,10 @@ class Row:
             found = f"{named} {show(best, 'share')}" if others else "no time for others"
             default = f"{values['metric']} of the default {show(values['default'], 'share')} (validation)"
             return f"{values['minutes']} minutes: {default}, {found}; kept {values['kept']}"
+        if self.kind == "training":
+            return f"{values['seconds']:.1f} s for {values['images']} images of {values['pixels']} pixels"
+        if self.kind == "claim":
+            return f"{values['outcome']}: {values['text']}"
         if self.kind == "memory":
             return f"{values['mib']} MiB of a process that answers one image"
         return f"{values['ms']:.2f} ms an image ({values['low']:.2f} to {values['high']:.2f}), batch 1"

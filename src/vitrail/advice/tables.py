@@ -33,7 +33,8 @@ def candidates_table(ranked: Sequence[Judged]) -> Table:
     rows: list[dict[str, Value]] = [
         {
             "candidate": one.candidate.name,
-            "points below the best": round(100 * abs(one.merit), 1) if one.candidate.rows else None,
+            "points below the best": "not known" if one.points is None else round(100 * abs(one.points.share), 1),
+            "on sets": None if one.points is None else one.points.sets,
             "ms an image": None if one.latency is None else round(one.latency, 2),
             "by": engine_of(one),
             "training": None if one.seconds is None else duration(one.seconds),
