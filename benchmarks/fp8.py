@@ -133,7 +133,7 @@ def rows(device: torch.device) -> list[Row]:
         for keep in (False, True):
             name = f"{count} x {width}: GELU, rows{', kept' * keep}"
             for warps, programs in TUNINGS:
-                triton_rows.WARPS, triton_rows.PROGRAMS = warps, programs
+                triton_rows.PROGRAMS, triton_rows._warps = programs, lambda *_, warps=warps, **__: warps
                 run = lambda x=x, bias=bias, keep=keep: triton_rows.gelu_rows(x, bias, keep=keep)  # noqa: E731
                 add(f"{name}, {warps} warps, {programs} programs", run, (5 if keep else 3) * size)
             way = then_rows if keep else plain_gelu_rows

@@ -4,8 +4,9 @@
     python benchmarks/kernels.py --models "ViT-B/16 224" --rounds 5
 
 A step is forward, backward and fused AdamW, float32 weights under bfloat16 autocast, compiled. Contenders take turns,
-round by round. Each model is compiled in a process of its own while the others are, too; no process measures before
-all have compiled. timm takes part where it can be imported. JSON is written after each model.
+round by round. First each contender is compiled by a process of its own, several at a time, which fills the cache of
+the compiler; then one model after the other is measured. timm takes part where it can be imported. JSON is written
+after each model.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "ViT-B/16 224": {"model": "vit_base_patch16", "timm": "vit_base_patch16_224", "batch": 256, "size": 224},
     "Swin-T 224": {
         "model": "swin_tiny_patch4_window7", "timm": "swin_tiny_patch4_window7_224", "batch": 256, "size": 224,
-        "inference": True, "warm": ("bias_gelu", "bias_gelu + window_attention", "timm"), "norms": False,
+        "inference": True, "norms": False,
     },
     "32 px small": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True},
     "32 px small, dropout": {"model": "vit32_small", "batch": 1024, "size": 32, "recorded": True, "dropout": True,
@@ -45,7 +47,9 @@ STEPS: dict[str, dict[str, Any]] = {
 PARTS = ("bias_gelu", "window_attention")
 FP8 = "fp8"  # the linear layers of blocks
 NORM, STREAM = "add_norm", "16-bit stream"  # residual connections and norms; with 16 bits between them
+JOIN = "join_heads"  # gradients of queries, keys and values
 RECORDED = "recorded"  # the step is a CUDA graph
+AT_ONCE = 6  # processes that compile: each holds one model and its step, 25 GB at most
 Run = Callable[[], object]
 Report = Callable[[list[dict[str, Any]]], None]
 DEVICE = "cuda"
@@ -78,11 +82,17 @@ def ways(name: str) -> list[tuple[str, ...]]:
     """The kernels, and what else, that the contenders of a model use."""
     step = STEPS[name]
     short = step["size"] == 32 or "Swin" in name
-    found, best = [PARTS[:1], PARTS if short else (*PARTS[:1], FP8)], PARTS if short else PARTS[:1]
+    found = [PARTS[:1], PARTS] if short else [PARTS[:1]]
     if step.get("norms", True):
-        best = (*best, NORM)
-        found += [best, (*best, STREAM)]
-    return found if step.get("recorded") else [*found, (*best, RECORDED)]
+        found += [(*found[-1], NORM), (*found[-1], NORM, STREAM)]
+    if not short:
+        found += [(*found[-1], JOIN), (*found[-1], JOIN, FP8)]
+    return found if step.get("recorded") else [*found, *((*way, RECORDED) for way in found[-2:])]
+
+
+def compiled_alone(name: str) -> list[str]:
+    """The contenders of a model whose compiled code no other has."""
+    return ["plain", "timm", *(" + ".join(way) for way in ways(name) if RECORDED not in way)]
 
 
 def refuse(tensor: Tensor) -> bool:
@@ -96,6 +106,7 @@ def only(parts: tuple[str, ...]) -> None:
     kernels.DROPOUT = bool(parts)
     kernels.NORMED = NORMED if NORM in parts else 0
     kernels.STREAM = STREAM in parts
+    kernels.JOINED = JOIN in parts
 
 
 def step_of(model: nn.Module, images: Tensor, labels: Tensor, *, recorded: bool) -> Run:
@@ -194,10 +205,11 @@ class Contender:
 
 
 def child(name: str, folder: Path, rounds: int, warm: str | None) -> None:
-    """Compiles the contenders of one model, waits to be told, measures them; `warm` fills the cache for one alone."""
+    """Compiles the contenders of one model and measures them; `warm` compiles one alone, for the cache."""
     models = contenders(name)
     if warm:
-        Contender(name, *models[warm])
+        if warm in models:
+            Contender(name, *models[warm])
         return
     built = dict[str, Contender]()
     for contender, model in models.items():
@@ -207,10 +219,6 @@ def child(name: str, folder: Path, rounds: int, warm: str | None) -> None:
             traceback.print_exc()
             print(f"FAILED {name}, {contender}", flush=True)
     print(f"{name}: ready, " + ", ".join(f"{one} {built[one].row['compile_s']:.0f} s" for one in built), flush=True)
-    stem = name.replace("/", "_")
-    (folder / f"{stem}.ready").touch()
-    while not (folder / f"{stem}.go").exists():
-        time.sleep(0.05)
     rows = []
     for what in built["plain"].runs:
         times = max(5, math.ceil(0.4 / built["plain"].seconds(what, 3)))
@@ -226,7 +234,7 @@ def child(name: str, folder: Path, rounds: int, warm: str | None) -> None:
                          "images_per_s": STEPS[name]["batch"] / statistics.median(values),
                          "times_plain": statistics.median(ratios), "range": (min(ratios), max(ratios)),
                          "kernels": built[key].profiled(what), **built[key].row})  # fmt: skip
-    (folder / f"{stem}.json").write_text(json.dumps(rows))
+    (folder / f"{name.replace('/', '_')}.json").write_text(json.dumps(rows))
 
 
 def steps(rounds: int, chosen: list[str], report: Report) -> None:
@@ -234,16 +242,11 @@ def steps(rounds: int, chosen: list[str], report: Report) -> None:
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         command = [sys.executable, __file__, "--folder", path, "--rounds", str(rounds), "--child"]
-        children = {name: subprocess.Popen([*command, name]) for name in chosen}
-        for name in chosen:  # what takes longest to compile, compiles its contenders side by side
-            for contender in STEPS[name].get("warm", ()):
-                subprocess.Popen([*command, name, "--warm", contender])
-        for name, process in children.items():
-            while process.poll() is None and not (folder / f"{name.replace('/', '_')}.ready").exists():
-                time.sleep(0.1)
-        for name, process in children.items():
-            (folder / f"{name.replace('/', '_')}.go").touch()
-            process.wait()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            todo = [[*command, name, "--warm", contender] for name in chosen for contender in compiled_alone(name)]
+            list(pool.map(lambda words: subprocess.run(words, stderr=subprocess.DEVNULL, check=False), todo))
+        for name in chosen:
+            subprocess.run([*command, name], check=False)
             result = folder / f"{name.replace('/', '_')}.json"
             if result.exists():
                 report(json.loads(result.read_text()))

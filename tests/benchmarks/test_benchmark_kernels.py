@@ -15,7 +15,7 @@ def test_contenders_have_the_same_weights():
 
 
 def test_kernels_can_be_switched_off(monkeypatch):
-    for name in ("suits", "WIDTHS", "DROPOUT", "NORMED", "STREAM"):
+    for name in ("suits", "WIDTHS", "DROPOUT", "NORMED", "STREAM", "JOINED"):
         monkeypatch.setattr(benchmark.kernels, name, getattr(benchmark.kernels, name))
     benchmark.only(())
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.refuse, ())
@@ -28,9 +28,13 @@ def test_kernels_can_be_switched_off(monkeypatch):
 
 def test_each_model_has_the_contenders_that_its_layers_can_use():
     found = {name: [" + ".join(way) for way in benchmark.ways(name)] for name in benchmark.STEPS}
-    assert found["ViT-B/16 224"][2:] == [
-        "bias_gelu + add_norm", "bias_gelu + add_norm + 16-bit stream", "bias_gelu + add_norm + recorded",
+    best = "bias_gelu + add_norm + 16-bit stream + join_heads"
+    assert found["ViT-B/16 224"] == [
+        "bias_gelu", "bias_gelu + add_norm", "bias_gelu + add_norm + 16-bit stream", best, f"{best} + fp8",
+        f"{best} + recorded", f"{best} + fp8 + recorded",
     ]  # fmt: skip
-    assert found["Swin-T 224"][2:] == ["bias_gelu + window_attention + recorded"]
-    assert found["32 px small"][3:] == ["bias_gelu + window_attention + add_norm + 16-bit stream"]
+    assert found["Swin-T 224"][2:] == ["bias_gelu + recorded", "bias_gelu + window_attention + recorded"]
+    assert found["32 px small"][2:] == [
+        "bias_gelu + window_attention + add_norm", "bias_gelu + window_attention + add_norm + 16-bit stream",
+    ]  # fmt: skip
     assert found["32 px small, dropout"] == ["bias_gelu", "bias_gelu + window_attention"]

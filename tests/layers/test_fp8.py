@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.eight_bits import needs_products
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -68,6 +69,7 @@ def in_double(plain: nn.Linear, tokens: torch.Tensor, grad: torch.Tensor) -> lis
     return [out.detach(), *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
 
 
+@needs_products
 def test_output_and_gradients_are_near_those_in_float64() -> None:
     """Those of weight and bias are as near as in bfloat16, and types are those of a plain layer."""
     torch.manual_seed(0)
@@ -83,6 +85,7 @@ def test_output_and_gradients_are_near_those_in_float64() -> None:
         assert (one.dtype, one.stride()) == (usual.dtype, usual.stride())
 
 
+@needs_products
 def test_rows_of_very_different_size_keep_their_digits() -> None:
     """With one scale for all, small rows become zero."""
     torch.manual_seed(0)
@@ -109,6 +112,7 @@ def test_other_widths_and_types_are_computed_as_ever(widths: tuple[int, int], dt
     assert torch.equal(without_bias(layer, tokens), F.linear(tokens, plain.weight))
 
 
+@needs_products
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of the compiler itself
 def test_compiled_it_computes_the_same() -> None:
     """In one graph; products on a CPU differ in the last bit of bfloat16."""
@@ -135,6 +139,7 @@ class Layouts(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@needs_products
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_have_the_layouts_that_a_gpu_takes(turned: bool) -> None:
     """The first factor lies row by row, the second column by column; a CPU would take any."""
@@ -159,6 +164,7 @@ def test_torch_takes_the_products_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tok
         assert Rows.of(grad).times(Rows.of(weight.t()), torch.bfloat16, fast=False).shape == (tokens, 64)
 
 
+@needs_products
 def test_a_product_without_its_bias() -> None:
     layer, tokens = Fp8Linear(32, 48).bfloat16(), torch.randn(16, 32).bfloat16()
     for one in (layer, FrozenFp8Linear(layer)):
@@ -166,6 +172,7 @@ def test_a_product_without_its_bias() -> None:
         assert distance(without_bias(one, tokens) + layer.bias, one(tokens)) < STEP
 
 
+@needs_products
 @pytest.mark.parametrize("biased", [True, False])
 def test_frozen_weights_compute_what_rounding_in_each_pass_does(biased: bool) -> None:
     plain = nn.Linear(48, 32, bias=biased)
@@ -177,6 +184,7 @@ def test_frozen_weights_compute_what_rounding_in_each_pass_does(biased: bool) ->
     assert takes_rows(frozen, tokens)
 
 
+@needs_products
 def test_a_frozen_model_is_near_the_one_it_was_made_from() -> None:
     """All of it has 16 or 8 bits; where widths do not fit, linear maps stay as they are."""
     torch.manual_seed(0)
@@ -202,6 +210,7 @@ def test_blocks_alone_change_and_tensors_keep_their_names() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@needs_products
 def test_it_learns_as_a_plain_model_does() -> None:
     """The last losses of 30 steps on 32 images."""
     losses = {}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.eight_bits import needs_products
 from support.on_cpu import operators_on_cpu
 from support.registered import randomise
 from torch import nn
@@ -73,12 +74,38 @@ def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, c
         torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of the compiler itself
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"head_dim": 8}], ids=str)
+def test_gradients_of_heads_are_joined_by_the_kernel(on_cpu, monkeypatch, options, compiled):
+    """Where no kernel has the whole of attention."""
+    monkeypatch.setattr(kernels, "SHORT", 0)
+    monkeypatch.setattr(kernels, "JOINED", True)
+    found = trained(softmax_layer(**options), compiled=compiled)
+    assert on_cpu == ["join_heads"]
+    torch._dynamo.reset()
+    monkeypatch.setattr(kernels, "suits", lambda _: False)
+    for one, expected in zip(found, trained(softmax_layer(**options)), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_heads_are_not_joined_where_the_bias_is_not_plain(on_cpu, monkeypatch):
+    monkeypatch.setattr(kernels, "SHORT", 0)
+    monkeypatch.setattr(kernels, "JOINED", True)
+    hooked = softmax_layer()
+    hooked.qkv.register_forward_hook(lambda *_: None)
+    for layer in (softmax_layer(bias="qv"), softmax_layer(bias="none"), hooked):
+        trained(layer)
+    assert on_cpu == []
+
+
 def in_half(layer, *, compiled=False):
     """The output and all gradients under autocast to bfloat16."""
     with torch.autocast("cpu", torch.bfloat16):
         return trained(layer, compiled=compiled)
 
 
+@needs_products
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of the compiler itself
 @pytest.mark.parametrize("compiled", [False, True])
 def test_rows_of_gelu_in_8_bits_go_to_the_second_layer(on_cpu, monkeypatch, compiled):
@@ -90,6 +117,7 @@ def test_rows_of_gelu_in_8_bits_go_to_the_second_layer(on_cpu, monkeypatch, comp
         assert (one - expected).norm() < 0.02 * expected.norm()
 
 
+@needs_products
 def test_frozen_layers_take_rows_and_keep_nothing_else(on_cpu, monkeypatch):
     layer = mlp_layer()
     for name in ("fc1", "fc2"):
@@ -104,6 +132,7 @@ def test_frozen_layers_take_rows_and_keep_nothing_else(on_cpu, monkeypatch):
     assert (found - expected).norm() < 0.02 * expected.norm()
 
 
+@needs_products
 def test_rows_are_not_used_where_something_stands_between_the_layers(on_cpu):
     tokens = torch.randn(1, 24, DIM).bfloat16()
     for layer in (mlp_layer(inner_norm=True), mlp_layer(dropout=0.5)):
@@ -119,9 +148,8 @@ def test_rows_are_not_used_where_something_stands_between_the_layers(on_cpu):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("build", [softmax_layer, mlp_layer])
-def test_dropout_is_the_kernels_where_it_may_be(on_cpu, monkeypatch, build, compiled):
+def test_dropout_is_the_kernels(on_cpu, build, compiled):
     """Both passes get the same random numbers; others in the next step, none in evaluation."""
-    monkeypatch.setattr(kernels, "DROPOUT", True)
     layer = build(dropout=0.4)
     layer.train()
     run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
@@ -154,13 +182,11 @@ def test_dropout_is_the_kernels_where_it_may_be(on_cpu, monkeypatch, build, comp
     [
         lambda: window_layer(cosine=True),
         lambda: mlp_layer(activation="gelu_tanh"),
-        lambda: mlp_layer(dropout=0.5),
-        lambda: softmax_layer(dropout=0.5),
         lambda: softmax_layer(qk_norm=True),
         lambda: softmax_layer(fused=False),
         lambda: DeformableLayer(num_heads=8),
     ],
-    ids=["cosine", "tanh", "dropout", "attention dropout", "qk_norm", "explicit", "heads of 4"],
+    ids=["cosine", "tanh", "qk_norm", "explicit", "heads of 4"],
 )
 def test_a_layer_that_the_kernel_does_not_fit_does_not_call_it(on_cpu, build):
     build().train()(torch.randn(1, GRID[0] * GRID[1], DIM), GRID)

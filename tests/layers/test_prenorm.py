@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.eight_bits import needs_products
 from support.on_cpu import operators_on_cpu
 from support.registered import randomise
 from torch import nn
@@ -180,6 +181,7 @@ def test_layers_with_8_bits_keep_their_bias_for_the_kernel(on_cpu):
     assert "bias_gelu_rows" not in on_cpu  # nothing has 16 bits here
 
 
+@needs_products
 def test_layers_in_8_bits_take_the_rows_that_gelu_wrote(on_cpu, monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         found = trained(use_fp8(vit()))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.layers import triton_deformable, triton_gelu, triton_norm, triton_rows, triton_windows
+from vitrail.layers import triton_deformable, triton_gelu, triton_join, triton_norm, triton_rows, triton_windows
 from vitrail.layers.attention import Site, WindowConfig
 from vitrail.layers.attention.deformable_multiscale import sampled
 from vitrail.layers.fp8 import LEAST, TOP, Rows
@@ -304,3 +304,17 @@ def test_add_norm_without_a_gradient_of_the_sum():
     found, expected = (triton_norm.backward(one, *given, shared=True) for one in (None, torch.zeros_like(grad)))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 7, 16), (1, 12, 19, 64), (3, 1, 5, 40)], ids=str)
+def test_joined_heads(dtype, shape):
+    """Gradients as attention leaves them, token by token in memory, and in any other order."""
+    torch.manual_seed(0)
+    batch, heads, tokens, width = shape
+    parts = [torch.randn(batch, tokens, heads, width, device=DEVICE).to(dtype).transpose(1, 2) for _ in range(2)]
+    parts.append(torch.randn(shape, device=DEVICE).to(dtype))
+    expected = torch.cat([part.transpose(1, 2).flatten(2) for part in parts], dim=-1)
+    joined, summed = triton_join.join_heads(*parts)
+    assert torch.equal(joined, expected)
+    assert distance(summed, expected.double().sum((0, 1))) < 1e-5

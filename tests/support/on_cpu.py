@@ -69,6 +69,11 @@ def add_norm_backward(grad, grad_normed, added, statistics, branch, bias, gain, 
     return passed.to(added.dtype), of_branch.new_empty(0) if shared else of_branch, sums
 
 
+def join_heads(q, k, v):
+    joined = torch.cat([part.transpose(1, 2).flatten(2) for part in (q, k, v)], dim=-1)
+    return joined, joined.float().sum((0, 1))
+
+
 def gradients(function, grad, inputs, options=()):
     with torch.enable_grad():
         leaves = [None if one is None else one.detach().requires_grad_() for one in inputs]
@@ -103,6 +108,7 @@ def operators_on_cpu(monkeypatch):
             "sample_levels_backward": lambda grad, values, points, shares, *sizes: gradients(
                 levels, grad, (values, points, shares), sizes
             ),
+            "join_heads": join_heads,
             "add_norm": add_norm,
             "add_norm_backward": add_norm_backward,
         }

@@ -48,8 +48,11 @@ class Rows(NamedTuple):
         """M D and M 1."""
         return type(self)(self.values.flatten(0, -2), self.scale.flatten(0, -2))
 
-    def times(self, other: "Rows", dtype: torch.dtype, bias: Tensor | None = None, *, fast: bool) -> Tensor:
-        """X W^T + b of rows M D and E D, and a bias E: M E; `fast` keeps partial sums in fewer bits."""
+    def times(self, other: "Rows", dtype: torch.dtype, bias: Tensor | None = None, *, fast: bool = True) -> Tensor:
+        """X W^T + b of rows M D and E D, and a bias E: M E; `fast` keeps partial sums in fewer bits.
+
+        The error measured is the same: that of rounding the factors.
+        """
         return torch._scaled_mm(
             self.values, other.values.t(), scale_a=self.scale, scale_b=other.scale.view(1, -1),
             bias=None if bias is None else bias.to(dtype), out_dtype=dtype, use_fast_accum=fast,
@@ -92,14 +95,14 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(tokens, weight)
         ctx.bias = None if bias is None else bias.dtype
-        return Rows(values, scale).times(Rows.of(weight), tokens.dtype, bias, fast=True)
+        return Rows(values, scale).times(Rows.of(weight), tokens.dtype, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         tokens, weight = ctx.saved_tensors
         (grad,) = grads
         # A scale for each token and each input channel: the factors of a sum must have one scale.
-        of_tokens = Rows.of(grad).times(Rows.of(weight.t()), tokens.dtype, fast=False)  # M E, D E -> M D
+        of_tokens = Rows.of(grad).times(Rows.of(weight.t()), tokens.dtype)  # M E, D E -> M D
         of_weight = (grad.t() @ tokens).to(weight.dtype)  # E M, M D -> E D
         return of_tokens, None, None, of_weight, None if ctx.bias is None else grad.sum(dim=0, dtype=ctx.bias)
 
@@ -127,7 +130,7 @@ class FrozenFp8Linear(nn.Module):
     def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
         """X W^T + b of the rows of tokens in 8 bits; of the tokens the type alone is read."""
         dtype = tokens.dtype if tokens.dtype in HALVES else torch.bfloat16
-        product = rows.flat().times(Rows(self.weight, self.scale), dtype, bias, fast=True)
+        product = rows.flat().times(Rows(self.weight, self.scale), dtype, bias)
         return product.unflatten(0, rows.values.shape[:-1])
 
 
@@ -152,6 +155,13 @@ def without_bias(linear: nn.Module, tokens: Tensor, rows: Rows | None = None) ->
     if takes_rows(linear, tokens):
         return linear.of_rows(*in_rows(tokens, rows))  # type: ignore[operator]
     return F.linear(tokens, linear.weight)  # type: ignore[arg-type]
+
+
+def with_bias(linear: nn.Module, tokens: Tensor, bias: Tensor) -> Tensor:
+    """X W^T + b of a linear layer without hooks, for kernels that compute the gradient of the bias themselves."""
+    if takes_rows(linear, tokens):
+        return linear.of_rows(*in_rows(tokens), bias)  # type: ignore[operator]
+    return F.linear(tokens, linear.weight, bias)  # type: ignore[arg-type]
 
 
 def multiplied(linear: nn.Module, tokens: Tensor, rows: Rows | None) -> Tensor:

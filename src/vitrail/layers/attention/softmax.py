@@ -47,7 +47,7 @@ class SoftmaxAttention(MultiHead):
     def __init__(self, config: SoftmaxConfig, site: Site) -> None:
         super().__init__(site, head_dim=config.head_dim, bias=config.bias == "qkv")
         self.scale = self.head_dim**-0.5 / config.temperature
-        self.dropout, self.fused = config.dropout, config.fused
+        self.dropout, self.fused, self.biased = config.dropout, config.fused, config.bias == "qkv"
         inner = self.num_heads * self.head_dim
         self.qv_bias = nn.Parameter(torch.zeros(2, inner)) if config.bias == "qv" else None
         self.q_norm = site.norm.build(self.head_dim) if config.qk_norm else nn.Identity()
@@ -113,7 +113,10 @@ class SoftmaxAttention(MultiHead):
 
     def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each, with the configured norm."""
-        q, k, v = super().heads(tokens)
+        if kernels.JOINED and kernels.suits(tokens) and self._splits(tokens):
+            q, k, v = kernels.split_heads(self.qkv, tokens, self.num_heads)
+        else:
+            q, k, v = super().heads(tokens)
         return self.q_norm(q), self.k_norm(k), v
 
     def joined(self, mixed: Tensor) -> Tensor:
@@ -139,6 +142,10 @@ class SoftmaxAttention(MultiHead):
         return (
             fits and kernels.suits(tokens) and tokens.shape[1] <= kernels.SHORT
         )  # sizes last: a graph may leave them open
+
+    def _splits(self, tokens: Tensor) -> bool:
+        """Whether the gradients of queries, keys and values are joined by the kernel: a plain bias, many numbers."""
+        return torch.is_grad_enabled() and self.biased and kernels.plain(self.qkv) and tokens.numel() >= kernels.LARGE
 
     def _with_kernel(self, tokens: Tensor) -> Tensor:
         """The outputs of the heads, concatenated: B P+N D -> B P+N Ad."""
