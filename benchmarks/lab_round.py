@@ -7,7 +7,7 @@
     python benchmarks/lab_round.py run --tiny --out OUT                              # seconds on a CPU
 
 `pack` takes folders as `cifar10:FOLDER` does, and writes sheets of WebP at quality 70: 28 MB, with losses.
-`run` begins with all seeds of the longest experiment, so that nothing long is left for the end. OUT/lab.json is written
+`run` measures what the package does not have, and begins with all seeds of the longest experiment, so that nothing long is left for the end. OUT/lab.json is written
 again whenever a seed ends: only what runs when the time is up is lost. `--before` takes what an earlier call wrote.
 """
 
@@ -34,7 +34,7 @@ from vitrail.hardware import device
 from vitrail.lab import EXPERIMENTS, Experiment, chosen
 from vitrail.lab.fingerprints import fingerprint
 from vitrail.lab.fitting import whole
-from vitrail.lab.records import Record, read_record, run_file, write_record
+from vitrail.lab.records import Record, published, read_record, run_file, write_record
 from vitrail.lab.running import joined, measure_seed
 from vitrail.strict_json import read_json
 
@@ -122,6 +122,14 @@ def collect(
     return found
 
 
+def missing() -> list[str]:
+    """The experiments that need a GPU and whose full size the package does not have from this code, the longest first."""
+    known = {name: published(chosen(name)[0]) for name in NAMES}
+    return [
+        name for name, record in known.items() if record is None or record.fingerprint != fingerprint(chosen(name)[0])
+    ]
+
+
 def told(record: Record, *, packed: bool) -> str:
     """The command line that gives these results: that of `run` where the images are those of `pack`."""
     if not packed or not record.settings.get("data"):
@@ -145,7 +153,7 @@ def spread(data: Mapping[str, Any], folder: Path, *, quick: bool) -> None:
 def work(args: argparse.Namespace) -> None:
     """All seeds of all experiments that are missing, until the time is up."""
     began, quick, where = time.monotonic(), args.tiny, device("cpu" if args.tiny else args.device)
-    experiments = [chosen(name)[0] for name in args.names or (TINY if args.tiny else NAMES)]
+    experiments = [chosen(name)[0] for name in args.names or (TINY if args.tiny else missing())]
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -206,7 +214,7 @@ def main(words: Sequence[str] | None = None) -> None:
     running.add_argument("--out", type=Path, required=True)
     running.add_argument("--data", type=Path, help="what `pack` wrote; without it, experiments look in the cache")
     running.add_argument("--before", type=Path, help="lab.json of an earlier call")
-    running.add_argument("--names", nargs="+", help=f"experiments (default: {', '.join(NAMES)})")
+    running.add_argument("--names", nargs="+", help=f"of {', '.join(NAMES)} (default: what the package lacks)")
     running.add_argument("--seeds", type=int, default=3)
     running.add_argument("--jobs", type=int, default=5, help="processes at a time")
     running.add_argument("--minutes", type=float, default=9.0)

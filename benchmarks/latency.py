@@ -74,6 +74,7 @@ def forward(model: nn.Module, images: Tensor, kind: Any, way: str) -> Callable[[
 
 
 def measure(name: str, batch: int, device: torch.device, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    torch._dynamo.reset()  # else what was compiled for other models and ways counts towards the limit of this one
     kind = choose_precision(chosen.precision, device)[0]
     own = vitrail.create(name).to(device).eval()
     peer, said = timm_twin(name, own)
