@@ -7,8 +7,9 @@
     python benchmarks/lab_round.py run --tiny --out OUT                              # seconds on a CPU
 
 `pack` takes folders as `cifar10:FOLDER` does, and writes sheets of WebP at quality 70: 28 MB, with losses.
-`run` measures what the package does not have, and begins with all seeds of the longest experiment, so that nothing long is left for the end. OUT/lab.json is written
-again whenever a seed ends: only what runs when the time is up is lost. `--before` takes what an earlier call wrote.
+`run` measures what the package does not have, and begins with all seeds of the longest experiment, so that nothing long
+is left for the end. OUT/lab.json is written again whenever a seed ends: only what runs when the time is up is lost.
+`--before` takes what an earlier call wrote.
 """
 
 import argparse
@@ -123,11 +124,14 @@ def collect(
 
 
 def missing() -> list[str]:
-    """The experiments that need a GPU and whose full size the package does not have from this code, the longest first."""
-    known = {name: published(chosen(name)[0]) for name in NAMES}
-    return [
-        name for name, record in known.items() if record is None or record.fingerprint != fingerprint(chosen(name)[0])
-    ]
+    """The experiments that need a GPU and whose full size this code has not measured for the package, the longest first."""
+
+    def known(name: str) -> bool:
+        (experiment,) = chosen(name)
+        record = published(experiment)
+        return record is not None and record.fingerprint == fingerprint(experiment)
+
+    return [name for name in NAMES if not known(name)]
 
 
 def told(record: Record, *, packed: bool) -> str:
