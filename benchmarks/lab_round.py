@@ -124,7 +124,7 @@ def collect(
 
 
 def missing() -> list[str]:
-    """The experiments that need a GPU and whose full size this code has not measured for the package, the longest first."""
+    """The experiments that need a GPU and whose full size the package lacks, the longest first."""
 
     def known(name: str) -> bool:
         (experiment,) = chosen(name)
