@@ -1,11 +1,16 @@
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 import torch
 
+from vitrail.lab import scaling_laws
 from vitrail.lab.fitting import Fit
-from vitrail.lab.scaling_laws import ScalingLaws, _fitted, _formula, _split
+from vitrail.lab.scaling_laws import ScalingLaws, _fitted, _formula, _made, _split
 from vitrail.lab.small_models import macs, small_vit
+from vitrail.report import Text
+from vitrail.report.charts_series import Series
 
 
 def test_a_tiny_run_has_a_fit_for_each_axis() -> None:
@@ -70,3 +75,17 @@ def test_the_formula_of_the_source_has_a_twelfth_of_the_operations() -> None:
     model = small_vit(dim=512, depth=6, patch=7, image_size=28, channels=1, num_classes=10)
     settings = replace(ScalingLaws.quick, depth=6)
     assert math.isclose(_formula(settings, 512, macs(model, (1, 28, 28)))["ratio"], 1 / 12, rel_tol=0.05)
+
+
+def test_the_law_that_is_drawn_is_the_mean_of_the_laws_of_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, Sequence[tuple[float, float]]] = {}
+
+    def keep(title: str, lines: Sequence[Series], *_: object, **__: object) -> Text:
+        drawn[title] = lines[-1].points
+        return Text(title, "")
+
+    monkeypatch.setattr(scaling_laws, "chart", keep)
+    results = [_made(lambda x: 1 + (x / 1000) ** -0.5), _made(lambda x: 1 + (x / 1000) ** -2.5)]
+    ScalingLaws().figures(results)
+    size, loss = drawn["Loss by parameters"][-1]
+    assert loss == pytest.approx(1 + ((size / 1000) ** -0.5 + (size / 1000) ** -2.5) / 2, rel=1e-3)

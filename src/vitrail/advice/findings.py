@@ -9,7 +9,7 @@ from vitrail.advice.sentence import Sentence
 
 BEARING = {  # experiment -> what it is about
     "data-size": "ViTs and CNNs by the number of images",
-    "robustness": "corrupted images and attacks",
+    "robustness": "changed and attacked images",
     "shape-bias": "shape and texture",
     "scaling": "larger models and more images",
 }

@@ -109,14 +109,13 @@ class ScalingLaws(Experiment):
         for axis, title in _AXES.items():
             x, _ = _points(results[0], axis)
             stored = [{"y": _points(result, axis)[1]} for result in results]
-            law = PowerLaw(
-                *(estimate(by_seed(results, "fits", axis, key)).value for key in ("floor", "scale", "power"))
-            )
-            fitted = Series("fitted law (means of its numbers)", [(at, law(at)) for at in x], dashed=True)
+            laws = [PowerLaw(*(result["fits"][axis][key] for key in ("floor", "scale", "power"))) for result in results]
+            points = [(at, fmean(law(at) for law in laws)) for at in x]
+            fitted = Series("fitted laws (mean over seeds)", points, dashed=True)
             text = "Lowest held-out cross-entropy; the band is the 95 % interval over seeds."
             charts.append(
                 chart(f"Loss by {title}", [line("measured", x, stored, "y"), fitted], text,
-                      x=title, y="loss", log_x=True, log_y=True)
+                      x=title, y="loss", log_x=True)
             )  # fmt: skip
         columns = dict.fromkeys(("loss by", "exponent", "95 % interval", "offset E"), "")
         columns |= dict.fromkeys(("variance left", "miss", "starts of the fit that end there"), "share")
