@@ -187,7 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device")
-    parser.add_argument("--machine", default="epyc", help="the name of the machine in the rows of speeds")
+    parser.add_argument("--machine", help="the name of the machine in the rows of speeds (a CPU: epyc)")
     parser.add_argument("--latency", type=float, metavar="MS", help="of held: a limit on an answer")
     parser.add_argument("--epochs", type=int, help="of all that train for epochs, for a short try")
     chosen = parser.parse_args(words)

@@ -1,6 +1,7 @@
 """Rows of measured.json on this machine: how long an answer takes, and on a GPU how long short trainings take.
 
-`python benchmarks/advice.py speeds ROWS.json [--device cuda --machine h200]` writes them.
+`python benchmarks/advice.py speeds ROWS.json [--device cuda --machine h200]` writes them. A GPU needs the name that its
+rows are to have.
 """
 
 import json
@@ -15,7 +16,7 @@ from PIL import Image
 
 from vitrail.advice.choose import SMALLER
 from vitrail.advice.networks import network
-from vitrail.timing import Spread, interleaved
+from vitrail.timing import Spread, interleaved, machine
 from vitrail.training.first_try import SETTINGS
 from vitrail.training.run import train
 
@@ -25,13 +26,18 @@ NETWORKS = (
 )  # fmt: skip
 LINEAR = ("probe-photos", "probe-photos-96", "probe-photos-64", "probe-packaged")
 IMAGES, CLASSES, SIDE = 640, 4, 160  # of the data that trainings are timed on
+CPU = "epyc"  # the machine of the rows of a CPU
 LONGEST = 30.0  # seconds after which no further training begins
+WHOLE = "with start and report"
 Rows = list[dict[str, Any]]
 
 
-def speeds(out: Path, *, device: str, name: str) -> None:
+def speeds(out: Path, *, device: str, name: str | None) -> None:
     """Writes the rows, and prints them."""
     where = torch.device(device)
+    if name is None and where.type != "cpu":
+        raise SystemExit("name the machine of these rows, such as --machine h200")
+    name = name or CPU
     rows = _answers(where, name)
     if where.type == "cuda":
         rows += _trainings(where, name)
@@ -46,7 +52,7 @@ def _about(where: torch.device, name: str) -> dict[str, Any]:
     words = f" --device {where.type} --machine {name}" if gpu else ""
     return {
         "machine": name, "device": where.type,
-        "hardware": torch.cuda.get_device_name(where) if gpu else "AMD EPYC, one thread, processor time",
+        "hardware": machine(where).rpartition("; ")[0] if gpu else "AMD EPYC, one thread, processor time",
         "versions": f"torch {torch.__version__}", "command": f"python benchmarks/advice.py speeds ROWS{words}",
     }  # fmt: skip
 
@@ -77,7 +83,8 @@ def _trainings(where: torch.device, name: str) -> Rows:
             taken = time.perf_counter()
             train(str(data), folder=Path(scratch) / str(number), device=where, silent=True, **start)
             seconds = round(time.perf_counter() - taken, 1)
-            values = {"images": IMAGES, "pixels": SIDE, "seconds": seconds, "cores": 1}
+            note = WHOLE if setting != "default" else f"{WHOLE}, and the choice between two image sizes"
+            values = {"images": IMAGES, "pixels": SIDE, "seconds": seconds, "cores": 1, "note": note}
             rows.append({"kind": "training", "of": setting, "task": "classify", **_about(where, name), **values})
     return rows[1:]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.config import split_names
-from vitrail.errors import BrokenImage, ConfigError, Notice, Unsupported
+from vitrail.errors import BrokenImage, ConfigError, DataError, Notice, Unsupported
 from vitrail.runs.trained import TrainedModel, open_model
 
 if TYPE_CHECKING:
@@ -104,16 +104,25 @@ def advise(
 
 
 def _findings() -> "list[Row]":
-    """Claims that bear on advice, with the verdicts of the published full runs of the lab."""
+    """Claims that bear on advice, with the verdicts of the published full runs of the lab.
+
+    A record that this version of an experiment cannot read is left out: advice does not depend on it.
+    """
     from vitrail.advice.findings import BEARING, finding  # noqa: PLC0415
     from vitrail.lab import EXPERIMENTS  # noqa: PLC0415
     from vitrail.lab.records import published  # noqa: PLC0415
 
     rows = []
     for one in EXPERIMENTS:
-        if one.name in BEARING and (record := published(one)) is not None:
+        if one.name not in BEARING:
+            continue
+        try:
+            if (record := published(one)) is None:
+                continue
             verdict = one.conclude(record.results)
-            rows.append(finding(one.name, one.claim, verdict.outcome, verdict.text, record))
+        except (DataError, ValueError, LookupError, TypeError, AttributeError):
+            continue
+        rows.append(finding(one.name, one.claim, verdict.outcome, verdict.text, record))
     return rows
 
 

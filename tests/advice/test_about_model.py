@@ -4,6 +4,7 @@ from support.advised import SETTINGS, facts, result, speed
 
 from vitrail.advice.about_model import expected, model
 from vitrail.advice.choose import Evidence, Judged, Limits, candidates, judge, ranked
+from vitrail.advice.rows import Row
 
 FAR = {"images": 64_000, "pixels": 28, "grey": True}
 
@@ -22,7 +23,7 @@ def test_training_from_random_weights_on_other_data_has_no_points_and_no_range()
     found, evidence = judged(Limits(latency=5.0), result("demo", "d", 0.95, **FAR))
     text = " ".join(one.text for one in model(facts(), found[0], found, evidence.rows))
     assert found[0].candidate.name == "demo"
-    assert "not known: no set like these data" in text
+    assert "not known: it was not measured on sets like these data" in text
     assert "by how much that is better is not known" in text
     assert "learns from random weights" in text
     assert "points" not in text
@@ -31,8 +32,27 @@ def test_training_from_random_weights_on_other_data_has_no_points_and_no_range()
     assert range_.outside
 
 
+def test_every_check_of_the_range_is_said() -> None:
+    about = {"task": "classify", "sets": 5}
+    checks = [
+        Row(
+            kind="check",
+            of="range",
+            values={**about, "inside": inside, "which": which},
+            hardware="",
+            versions="",
+            command="",
+        )
+        for inside, which in ((4, "sets that were left out"), (2, "fresh sets"))
+    ]
+    found, evidence = judged(Limits(), result("probe", "e", 0.7), *checks)
+    (said,) = expected(facts(), found[0], evidence.rows)
+    assert "on 4 of 5 sets that were left out and on 2 of 5 fresh sets" in said.text
+    assert said.rows[-2:] == tuple(checks)
+
+
 def test_points_are_of_near_sets_on_which_others_were_measured() -> None:
     found, evidence = judged(Limits(latency=16.0))
     said = list(model(facts(), found[0], found, evidence.rows))
-    assert "It was 10.0 points below the best in validation, on average over 1 set" in said[0].text
+    assert "It was 10.0 points below the best in validation, on 1 set" in said[0].text
     assert "probe was better by 10.0 points in validation on 1 set" in said[1].text

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from vitrail.cli import main
 from vitrail.data.sources.opening import find
 from vitrail.errors import ConfigError, DataError
 from vitrail.lab import EXPERIMENTS
-from vitrail.lab.records import published
+from vitrail.lab.records import Record, Run, published, write_record
 from vitrail.training import first_try
 from vitrail.training.plan import make_plan
 
@@ -40,8 +41,32 @@ def test_a_named_machine_is_not_measured(photos: Path) -> None:
     assert found.choice.latency is not None
     assert found.choice.candidate.name == "default"
     assert found.commands[0] == f"vitrail train {photos} --out runs/advised"
-    slow = vitrail.advise(photos, device="h200")
-    assert any("not measured" in one.text for one in slow.sentences)
+
+
+def test_a_gpu_of_the_rows(photos: Path) -> None:
+    found = vitrail.advise(photos, device="h200", latency=20, minutes=5)
+    assert found.choice is not None
+    assert found.choice.candidate.name == "default"
+    said = " ".join(one.text for one in found.sentences)
+    assert "(limit 20 ms)" in said
+    assert "for fewer images it is too little" in said
+    assert "96 x 96 and 11 ms at 256 x 256" in said
+    assert "engines and int8 were not measured for a GPU" in said
+    assert {row.values["device"] for one in found.sentences for row in one.rows if row.kind == "training"} == {"cuda"}
+    (unknown,) = (one for one in found.ranked if one.candidate.network == "packaged-photos@64")
+    assert "not measured on such a device" in unknown.too_much[0]
+    quick = vitrail.advise(photos, device="h200", latency=8)
+    assert quick.choice is not None
+    assert quick.choice.candidate.name == "demo"
+    assert not quick.choice.timed
+    said = " ".join(one.text for one in quick.sentences)
+    assert "do not count on it" in said
+    assert "a GPU takes far less" in said
+    assert "see --device epyc" in said
+    none = vitrail.advise(photos, device="h200", latency=2)
+    assert none.choice is None
+    assert "smaller images (" not in none.sentences[0].text  # they are not faster there
+    assert any("launches" in one.text for one in none.sentences)
 
 
 def test_a_latency_that_only_a_small_network_keeps(photos: Path) -> None:
@@ -121,3 +146,24 @@ def test_the_lab_is_cited_where_it_bears_on_the_advice(photos: Path, tmp_path: P
     }
     numbers = vitrail.advise(numbers_table(tmp_path, count=24), device="epyc")
     assert not any(one.text.startswith("The lab") for one in numbers.sentences)
+
+
+def test_a_new_record_of_the_lab_is_cited_and_others_are_left_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr("vitrail.lab.records.resources", SimpleNamespace(files=lambda _: tmp_path))
+    known = {one.name: one for one in EXPERIMENTS}
+    for name in ("robustness", "approximation", "attention-entropy", "pac-bayes", "shape-bias"):
+        results = [{"other": 1}] if name == "shape-bias" else [known[name].false_case()[0]] * 3
+        record = Record(
+            experiment=name, fingerprint="", settings={}, device="cuda", hardware="a GPU", versions={"torch": "2"},
+            command="made", runs=tuple(Run(seed=seed, seconds=1.0, results=one) for seed, one in enumerate(results)),
+        )  # fmt: skip
+        write_record(tmp_path / "results" / f"{name}.json", record)
+    (tmp_path / "results" / "data-size.json").write_text('{"format": 1}')
+    (said,) = (one for one in vitrail.advise(photos, device="epyc").sentences if one.text.startswith("The lab"))
+    assert said.text.startswith("The lab on corrupted images and attacks (small models, 3 seeds)")
+    assert "significantly more robust" in said.text
+    assert "fails" in said.text
+    assert said.rows[0].command == "made"

@@ -30,5 +30,5 @@ def test_both_times_of_an_engine_explain_themselves() -> None:
     evidence = Evidence(rows, {NETWORK: speed(NETWORK, 20.0)}, {}, "cpu")
     limits = Limits(latency=12.0)
     said = " ".join(one.text for one in answer(judge(probe, facts(), limits, evidence), limits, evidence))
-    assert "4.00 times as fast as eager, so about 5 ms" in said
+    assert "4.00 times as fast as eager (2.00 to 4.00; a core), so about 5 ms" in said
     assert "10 ms, with the lower end of what was measured (2.00 times)" in said

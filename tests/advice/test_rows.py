@@ -39,10 +39,32 @@ def test_speeds_are_of_networks_and_machines_that_exist() -> None:
             assert row.of.partition("@")[0] in (*NAMES, *list_recipes())
         if row.kind == "speed":
             assert machines()[row.values["machine"]] == row.values["device"]
+            assert (row.values["machine"] == "h200") == ("H200" in row.hardware) == ("--machine h200" in row.command)
+            assert row.values["low"] <= row.values["ms"] <= row.values["high"]
+
+
+def test_rows_of_the_gpu() -> None:
+    rows = [row for row in packaged_rows() if row.values.get("machine") == "h200"]
+    speeds = {row.of: row.values["ms"] for row in rows if row.kind == "speed"}
+    assert {"packaged", "packaged-photos", "packaged-photos@96", "packaged-photos@256", "demo"} <= speeds.keys()
+    photos = [ms for name, ms in speeds.items() if name.startswith("packaged-photos")]
+    assert max(photos) < 1.1 * min(photos)  # launches, whatever the size; advice says so
+    (training,) = (row for row in rows if row.kind == "training")
+    assert training.of == "default"
+    assert "choice between two image sizes" in training.text()
+
+
+def test_rows_say_what_is_not_known_of_them() -> None:
+    default = next(row for row in packaged_rows() if row.of == "default")
+    assert "validation not kept" in default.text()
+    assert "validation" not in next(iter(rows_of_cells(measured()))).text()
+    large = [row for row in packaged_rows() if row.kind == "engine" and row.of == "packaged-photos@256"]
+    assert large
+    assert all("doubtful" in row.values["note"] for row in large)
 
 
 def test_the_default_was_measured_on_the_sets_of_the_first_try() -> None:
-    sets = {row.set: row.values for row in packaged_rows() if row.of == "default"}
+    sets = {row.set: row.values for row in packaged_rows() if (row.kind, row.of) == ("result", "default")}
     assert sets.keys() == {cell.name for cell in measured()}
     for cell in measured():
         assert [sets[cell.name][name] for name in ("images", "classes", "pixels", "grey")] == [

@@ -104,6 +104,8 @@ def test_rows_of_speeds_are_those_of_the_package(tmp_path: Path, monkeypatch: py
     threads = torch.get_num_threads()
     benchmark.main(["speeds", str(tmp_path / "rows.json")])
     torch.set_num_threads(threads)
+    with pytest.raises(SystemExit, match="machine"):
+        benchmark.main(["speeds", str(tmp_path / "gpu.json"), "--device", "cuda"])
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     like = next(one for one in packaged_rows() if one.kind == "speed")
     assert row.keys() == like.values.keys() | {"kind", "of", "hardware", "versions", "command"}

@@ -39,15 +39,18 @@ def _compared(text: str, best: Judged) -> Sentence:
     """How the choice compares with others, where sets like the data tell it."""
     points = best.points
     if points is None:
-        why = "no set like these data tells it" if best.doubt else "nothing else was measured on sets like these data"
+        why = f"{'it was not' if best.doubt else 'nothing else was'} measured on sets like these data"
         return Sentence(
             f"{text}. How far it is from the best is not known: {why}.", near_rows(best), outside=bool(best.doubt)
         )
     like = best.candidate.like
     which = f"The setting that it begins with ({like})" if best.candidate.sizes else f"It (as {like})" if like else "It"
+    below = _points(abs(points.share))
+    was = "the best" if points.share == 0 else f"{below} below the best"
+    over = f"{_of_sets(points.sets)} like these data on which others were measured, too"
+    mean = f"on average over {over}, near ones counting most" if points.sets > 1 else f"on {over}"
     return Sentence(
-        f"{text}. {which} was {_points(abs(points.share))} below the best in validation, on average over "
-        f"{_of_sets(points.sets)} like these data on which others were measured, too, near ones counting most.",
+        f"{text}. {which} was {was} in validation, {mean}.",
         points.rows[:NEAR],
     )
 
@@ -78,9 +81,9 @@ def _better(facts: DataFacts, best: Judged, ranked: Sequence[Judged], rows: Sequ
         )
     if best.candidate.scratch and best.doubt:
         yield Sentence(
-            f"{best.candidate.name} learns from random weights, and nothing that starts from trained weights keeps the "
-            f"limits. It was measured with {best.candidate.rows[0].values['images']:,} images, and here are "
-            f"{facts.images:,}: do not count on it; raise the limits if you can.",
+            f"{best.candidate.name} learns from random weights, and nothing that starts from trained weights is known "
+            f"to keep the limits. It was measured with {best.candidate.rows[0].values['images']:,} images, and here "
+            f"are {facts.images:,}: do not count on it; raise the limits if you can.",
             best.candidate.rows[:1],
             outside=True,
         )
@@ -154,10 +157,12 @@ def expected(facts: DataFacts, best: Judged, rows: Sequence[Row]) -> Iterator[Se
     span = show(min(tests), "share") if len(tests) == 1 else show_interval((min(tests), max(tests)), "share")
     alike = f"sets most alike in size, number and colour of images ({names})" if len(near) > 1 else f"one set, {names}"
     text = f"Expected: {near[0].values.get('on', 'test')} {metric} {span}, its result on the {alike}."
-    check = next((row for row in rows if row.kind == "check" and near[0].values["task"] == row.values["task"]), None)
-    if check is not None and len(near) > 1:
-        held = f"on {check.values['inside']} of {check.values['sets']} sets that were left out"
-        text, near = f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, check)
+    checks = [row for row in rows if row.kind == "check" and near[0].values["task"] == row.values["task"]]
+    if checks and len(near) > 1:
+        held = " and ".join(
+            f"on {row.values['inside']} of {row.values['sets']} {row.values['which']}" for row in checks
+        )
+        text, near = f"{text} Such a range held {held}: how hard your classes are is not known.", (*near, *checks)
     elif len(near) == 1:
         text = f"{text} One set says little about yours."
     yield Sentence(text, near, outside=bool(_differences(facts, best.candidate)))

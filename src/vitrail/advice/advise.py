@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrail.advice.about_model import expected, model
 from vitrail.advice.choose import Evidence, Judged, Limits, best_engine, excess
-from vitrail.advice.costs import WORTH, answer, training
+from vitrail.advice.costs import WORTH, answer, launches, training
 from vitrail.advice.facts import DataFacts
 from vitrail.advice.findings import findings
 from vitrail.advice.rows import Row, machines
@@ -105,22 +105,24 @@ def advice(
         *training(facts, best, evidence, named=device in machines()),
         *ways(facts, best, limits, evidence, label),
         *answer(best, limits, evidence),
+        *launches(facts, evidence),
         *findings(facts, rows),
         *_doctor(facts),
     ]
     commands = _commands(facts, best, rows, kind, label)
     if not best.fits:
         closest = min(ranked, key=lambda one: excess(one, limits))
-        reasons = tuple(f"{one.candidate.name}: {', '.join(one.too_much)}" for one in ranked)
-        text = f"Nothing that was measured keeps the limits ({'; '.join(reasons)})."
+        text = "Nothing that was measured is known to keep the limits; the table of candidates says why."
+        smaller = " or smaller images (--image-size)" if kind == "cpu" else ""
         nearest = (
-            f" {closest.candidate.name} is closest; raise a limit, or choose a smaller model of `vitrail models` or "
-            "smaller images (--image-size)."
+            f" {closest.candidate.name} is closest ({', '.join(closest.too_much)}); raise a limit, or choose a smaller "
+            f"model of `vitrail models`{smaller}."
             if isfinite(excess(closest, limits))
             else " On the device itself, `vitrail advise` without a named machine measures it."
         )
         known = tuple(speeds[one.candidate.network] for one in ranked if one.candidate.network in speeds)
-        sentences, commands = [Sentence(text + nearest, known, outside=True), *_doctor(facts)], []
+        said = Sentence(text + nearest, known, outside=True)
+        sentences, commands = [said, *launches(facts, evidence), *_doctor(facts)], []
     return Advice(facts=facts, device=device, limits=limits, ranked=ranked, sentences=sentences, commands=commands)
 
 

@@ -139,6 +139,7 @@ class Judged:
     too_much: tuple[str, ...] = ()  # limits that it does not keep
     points: Points | None = None  # below the best in validation, where near sets tell it
     doubt: int = 0  # 0: measured on sets like the data, 1: not, 2: not, and from random weights
+    timed: bool = True  # whether its training was on such a device; else its seconds come from forward passes
 
     @property
     def fits(self) -> bool:
@@ -253,15 +254,23 @@ def judge(candidate: Candidate, facts: DataFacts, limits: Limits, evidence: Evid
     mib = None if held is None else float(held.values["mib"])
     if limits.memory is not None and mib is not None and mib > limits.memory:
         too_much.append(f"{mib:.0f} MiB, limit {limits.memory:.4g} MiB")
-    seconds = training_seconds(candidate, facts, rows, speed, device)
+    seconds, timed = training_seconds(candidate, facts, rows, speed, device), timed_rows(candidate, device)
     if limits.minutes is not None and seconds is None:
         too_much.append("its training was not timed on such a device")
     elif limits.minutes is not None and seconds is not None and seconds > 60 * limits.minutes:
-        too_much.append(
-            f"about {duration(seconds)} of training, limit {limits.minutes:g} minute{'s' * (limits.minutes != 1)}"
-        )
+        most = f"limit {limits.minutes:g} minute{'s' * (limits.minutes != 1)}"
+        too_much.append(f"about {duration(seconds)} of training{_certainty(timed, device)}, {most}")
     own, points, doubt = place(candidate, facts, rows)
-    return Judged(candidate, own, latency, mib, seconds, engine, tuple(too_much), points, doubt)
+    return Judged(candidate, own, latency, mib, seconds, engine, tuple(too_much), points, doubt, bool(timed))
+
+
+def _certainty(timed: Sequence[Row], device: str) -> str:
+    """Where a time of training comes from, if not from results on sets like the data."""
+    if not timed:
+        batches = "" if device == "cpu" else ", where many images in a step take far less"
+        return f" (not timed on such a device{batches})"
+    alone = timed[0].kind == "training"
+    return f" (in proportion to one of {timed[0].values['images']:,} images with its start)" if alone else ""
 
 
 def place(candidate: Candidate, facts: DataFacts, rows: Sequence[Row]) -> tuple[float, Points | None, int]:

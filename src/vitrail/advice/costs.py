@@ -19,6 +19,7 @@ from vitrail.advice.networks import BUSY
 from vitrail.advice.rows import Row
 from vitrail.advice.sentence import Sentence
 from vitrail.data.audit.doctor import FORWARDS
+from vitrail.packaged import PHOTOS
 from vitrail.report import show
 from vitrail.report.values import duration
 
@@ -40,14 +41,29 @@ def training(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool)
         )
         slower = slowness(best.candidate.network, rows, speed)
         if slower is None or speed is None:
-            yield Sentence(f"{text}, if this device is as fast as that one.", tuple(timed), outside=not named)
+            yield Sentence(
+                f"{text}, if this device is as fast as that one.{_whole(timed)}", tuple(timed), outside=not named
+            )
             return
         there = speed_there(best.candidate.network, rows, speed)
         fast = "as fast as that one" if f"{slower:.2g}" == "1" else f"that takes {slower:.2g} times as long"
-        yield Sentence(f"{text}, on a device {fast}.", (*timed, *(() if there is None else (there,)), speed))
+        known = (*timed, *(() if there is None else (there,)), speed)
+        yield Sentence(f"{text}, on a device {fast}.{_whole(timed)}", known)
         return
     text = f"Training: about {duration(best.seconds)}, if a step of an image takes {FORWARDS:g} forward passes"
-    yield Sentence(f"{text}; no training was timed on such a device.", () if speed is None else (speed,), outside=True)
+    many = "" if kind == "cpu" else " of one image alone; with many images in a step a GPU takes far less"
+    text = f"{text}{many}; no training of it was timed on such a device."
+    yield Sentence(text, () if speed is None else (speed,), outside=True)
+
+
+def _whole(timed: Sequence[Row]) -> str:
+    """What a time in proportion to the images leaves out, where a training was timed alone, as a whole."""
+    if any(row.kind != "training" for row in timed):
+        return ""
+    return (
+        f" That is in proportion to one training of {timed[0].values['images']:,} images with its start and report, so "
+        "for fewer images it is too little, and for more too much."
+    )
 
 
 def _more(candidate: Candidate, timed: Sequence[Row]) -> str:
@@ -78,13 +94,14 @@ def answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentenc
     engine = best.engine or best_engine(best.candidate.network, rows, kind)
     if engine is not None and float(engine.values["times"]) >= WORTH:
         after = "" if speed is None else f", so about {in_ms(speed.values['ms'] / engine.values['times'])}"
+        ends = f" ({engine.values['low']:.2f} to {engine.values['high']:.2f}; {engine.hardware})"
         needed = ""
         if best.engine is not None and best.latency is not None:
             low = f"{in_ms(best.latency)}, with the lower end of what was measured ({engine.values['low']:.2f} times)"
             needed = f" It is needed to keep the limit, for which the slower figure counts: {low}."
         note = f" ({engine.values['note']})" if "note" in engine.values else ""
         yield Sentence(
-            f"Export: {engine.values['engine']} was {engine.values['times']:.2f} times as fast as eager{after}, "
+            f"Export: {engine.values['engine']} was {engine.values['times']:.2f} times as fast as eager{ends}{after}, "
             f"with the same answer on {show(engine.values['same'], 'share')} of the images{note}; measure yours with "
             f"vitrail bench.{needed}",
             (engine,),
@@ -99,3 +116,32 @@ def answer(best: Judged, limits: Limits, evidence: Evidence) -> Iterator[Sentenc
     if best.memory is not None:
         held = memories[best.candidate.network]
         yield Sentence(f"Memory: {best.memory:.0f} MiB for a process that loads the network and answers.", (held,))
+
+
+def launches(facts: DataFacts, evidence: Evidence) -> Iterator[Sentence]:
+    """Why an answer for one image takes as long as it does on a GPU, and what a CPU takes."""
+    if evidence.kind != "cuda" or facts.task != "classify":
+        return
+    small, large = (_speed(evidence.rows, f"{PHOTOS}@{size}", "cuda") for size in (96, 256))
+    if small is not None and large is not None:
+        yield Sentence(
+            "For one image on a GPU, the launches of the layers count and not their arithmetic, so that smaller images "
+            f"are not faster: {PHOTOS} took {in_ms(small.values['ms'])} at 96 x 96 and {in_ms(large.values['ms'])} at "
+            "256 x 256 pixels.",
+            (small, large),
+        )
+    core, engine = _speed(evidence.rows, PHOTOS, "cpu"), best_engine(PHOTOS, evidence.rows, "cpu")
+    if core is not None and engine is not None:
+        yield Sentence(
+            f"A CPU may be as fast for one image at a time: {PHOTOS} took {in_ms(core.values['ms'])} there "
+            f"({core.hardware}), and {engine.values['engine']} was {engine.values['times']:.2f} times as fast "
+            f"({engine.values['low']:.2f} to {engine.values['high']:.2f}), so about "
+            f"{in_ms(core.values['ms'] / engine.values['times'])}; see --device {core.values['machine']}.",
+            (core, engine),
+        )
+
+
+def _speed(rows: Sequence[Row], network: str, device: str) -> Row | None:
+    """The time of an answer of a network on such a device of the table."""
+    known = (row for row in rows if row.kind == "speed" and row.of == network)
+    return next((row for row in known if row.values["device"] == device), None)

@@ -49,10 +49,10 @@ def findings(facts: DataFacts, rows: Sequence[Row]) -> Iterator[Sentence]:
     """What the lab says of classifiers; nothing where no full run of it is published."""
     for row in rows:
         if row.kind == "claim" and row.of in BEARING and facts.task == "classify":
-            outcome = row.values["outcome"]
+            outcome, seeds = row.values["outcome"], row.values["seeds"]
             said = "is undecided" if outcome == "undecided" else outcome
             yield Sentence(
-                f'The lab on {BEARING[row.of]} (small models, {row.values["seeds"]} seeds): "{row.values["claim"]}" '
-                f"{said}; vitrail lab {row.of} shows it.",
+                f"The lab on {BEARING[row.of]} (small models, {seeds} seed{'s' * (seeds != 1)}): "
+                f'"{row.values["claim"]}" {said}; vitrail lab {row.of} shows it.',
                 (row,),
             )

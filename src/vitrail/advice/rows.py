@@ -79,12 +79,13 @@ class Row:
             took = "" if values.get("seconds") is None else f", {values['seconds']:.0f} s"
             test = show(values["test"], "share")
             how = "" if "epochs" not in values else f", {values['epochs']} epochs at {_by(values['image_size'])}"
-            return f"{values.get('on', 'test')} {values['metric']} {test}{ends if len(seeds) > 1 else ''}{took}{how}"
+            kept = "" if "validation" in values else ", validation not kept"
+            return f"{values.get('on', 'test')} {values['metric']} {test}{ends * (len(seeds) > 1)}{took}{how}{kept}"
         if self.kind == "engine":
             ends = f"{values['low']:.2f} to {values['high']:.2f}"
             return f"{values['engine']}: {values['times']:.2f} times eager ({ends}), batch 1"
         if self.kind == "check":
-            return f"inside on {values['inside']} of {values['sets']} sets, each advised without its own rows"
+            return f"inside on {values['inside']} of {values['sets']} {values['which']}"
         if self.kind == "tuning":
             best, others = values["best_other"], values["others"]
             named = f"best of {others} others" if others != 1 else "one other"
@@ -92,7 +93,8 @@ class Row:
             default = f"{values['metric']} of the default {show(values['default'], 'share')} (validation)"
             return f"{values['minutes']} minutes: {default}, {found}; kept {values['kept']}"
         if self.kind == "training":
-            return f"{values['seconds']:.1f} s for {values['images']} images of {values['pixels']} pixels"
+            note = f", {values['note']}" if "note" in values else ""
+            return f"{values['seconds']:.1f} s for {values['images']} images of {values['pixels']} pixels{note}"
         if self.kind == "claim":
             return f"{values['outcome']}: {values['text']}"
         if self.kind == "memory":

@@ -37,7 +37,7 @@ def candidates_table(ranked: Sequence[Judged]) -> Table:
             "on sets": None if one.points is None else one.points.sets,
             "ms an image": None if one.latency is None else round(one.latency, 2),
             "by": engine_of(one),
-            "training": None if one.seconds is None else duration(one.seconds),
+            "training": None if one.seconds is None else duration(one.seconds) + " (not timed)" * (not one.timed),
             "beyond limits": "; ".join(one.too_much) or "no",
         }
         for one in ranked

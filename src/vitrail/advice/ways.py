@@ -29,8 +29,9 @@ def ways(
         yield Sentence(text, near_rows(best))
     minutes = _MINUTES if limits.minutes is None else limits.minutes
     words = f"vitrail train {data} --minutes {minutes:g}"
+    aim = "To search for longer" if limits.minutes is None else "To search in that time"
     what = (
-        f"To search for longer: {words} tries the default, linear heads and fine-tuning in that time, and keeps the "
+        f"{aim}: {words} tries the default, linear heads and fine-tuning, and keeps the "
         "default unless another is better by more than a standard error"
     )
     known = tuple(row for row in evidence.rows if row.kind == "tuning" and row.values["task"] == facts.task)
