@@ -15,7 +15,7 @@ def test_a_finding_says_its_file_hardware_command_and_verdict() -> None:
     assert '"More is better." is undecided' in said.text
     assert "3 seeds" in said.text
     assert said.rows == (row,)
-    assert row.text() == "undecided: The interval allows both"
+    assert row.text() == "undecided, 3 seeds"
     assert (row.set, row.machine, row.command) == ("lab/results/scaling.json", "a GPU; torch 2", RECORD.command)
 
 

@@ -96,7 +96,7 @@ class Row:
             note = f", {values['note']}" if "note" in values else ""
             return f"{values['seconds']:.1f} s for {values['images']} images of {values['pixels']} pixels{note}"
         if self.kind == "claim":
-            return f"{values['outcome']}: {values['text']}"
+            return f"{values['outcome']}, {values['seeds']} seeds"
         if self.kind == "memory":
             return f"{values['mib']} MiB of a process that answers one image"
         return f"{values['ms']:.2f} ms an image ({values['low']:.2f} to {values['high']:.2f}), batch 1"
