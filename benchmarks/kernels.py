@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vitrail
-from vitrail.layers import kernels
+from vitrail.layers import joined_heads, kernels
 from vitrail.layers.fp8 import use_fp8
 
 STEPS: dict[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ def only(parts: tuple[str, ...]) -> None:
     kernels.DROPOUT = bool(parts)
     kernels.NORMED = NORMED if NORM in parts else 0
     kernels.STREAM = STREAM in parts
-    kernels.JOINED = JOIN in parts
+    joined_heads.JOINED = JOIN in parts
 
 
 def step_of(model: nn.Module, images: Tensor, labels: Tensor, *, recorded: bool) -> Run:

@@ -363,4 +363,6 @@ def open_weights(
 
 
 def _trained(model: Model) -> TrainedModel:
-    return model if isinstance(model, TrainedModel) else open_weights(model)
+    """The model in float32, also of a copy in fewer bits: gradients and files need it."""
+    trained = model if isinstance(model, TrainedModel) else open_weights(model)
+    return trained.exact or trained

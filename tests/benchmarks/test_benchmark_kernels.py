@@ -15,8 +15,9 @@ def test_contenders_have_the_same_weights():
 
 
 def test_kernels_can_be_switched_off(monkeypatch):
-    for name in ("suits", "WIDTHS", "DROPOUT", "NORMED", "STREAM", "JOINED"):
+    for name in ("suits", "WIDTHS", "DROPOUT", "NORMED", "STREAM"):
         monkeypatch.setattr(benchmark.kernels, name, getattr(benchmark.kernels, name))
+    monkeypatch.setattr(benchmark.joined_heads, "JOINED", False)
     benchmark.only(())
     assert (benchmark.kernels.suits, benchmark.kernels.WIDTHS) == (benchmark.refuse, ())
     benchmark.only(benchmark.PARTS)

@@ -56,6 +56,14 @@ def test_numbers_at_the_ends_of_the_fit_are_told() -> None:
     ended = {**made, "fits": {**made["fits"], "images": made["fits"]["images"] | {"floor": 0.0}}}
     told = {check.text: check.status for check in ScalingLaws().verdict([ended]).checks if "end of what" in check.text}
     assert sorted(told.values()) == ["fails", "holds", "holds"]
+    highest = {
+        **made,
+        "fits": {**made["fits"], "images": made["fits"]["images"] | {"floor": made["counts"][-1]["loss"]}},
+    }
+    told = {
+        check.text: check.status for check in ScalingLaws().verdict([highest]).checks if "end of what" in check.text
+    }
+    assert sorted(told.values()) == ["fails", "holds", "holds"]
 
 
 def test_the_best_width_for_each_budget() -> None:

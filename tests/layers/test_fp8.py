@@ -1,5 +1,7 @@
 """Linear layers in 8 bits: close to those in 32, in all gradients; they learn; the model stays the same."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vitrail.errors import ConfigError, Unsupported
 from vitrail.layers import fp8
 from vitrail.layers.fp8 import KIND, LEAST, Fp8Linear, FrozenFp8Linear, Rows, freeze, takes_rows, use_fp8, without_bias
+from vitrail.layers.lora import add_lora
+from vitrail.models.checkpoint import save
 from vitrail.models.registry import create
 
 LIMIT = 0.04  # 3 bits of mantissa round by 1/16 at most, two factors by 0.037 in the mean
@@ -198,6 +203,50 @@ def test_a_frozen_model_is_near_the_one_it_was_made_from() -> None:
     assert frozen == {f"blocks.{at}.attention.{name}" for at in range(2) for name in ("qkv", "projection")}
     assert type(model.get_submodule("blocks.0.mlp.fc1")) is nn.Linear
     assert distance(found, expected) < 0.1
+
+
+@pytest.mark.parametrize("name", ["caformer_s18", "swinv2_tiny_window8", "pvt_tiny", "vit_tiny_patch16"])
+def test_only_maps_of_blocks_change(name: str) -> None:
+    """Not those of a head, of pooling, or of a table of relative positions."""
+    with torch.device("meta"):
+        model = use_fp8(create(name, num_classes=32))
+    changed = [path for path, module in model.named_modules() if isinstance(module, Fp8Linear)]
+    assert changed
+    assert not [path for path in changed if path.startswith(("head", "pool")) or "relative" in path]
+
+
+@pytest.mark.parametrize("change", [use_fp8, freeze])
+def test_a_model_in_which_nothing_changes_is_refused(change: Callable[[nn.Module], nn.Module]) -> None:
+    low_rank = create("vit32_small", image_size=16, dim=32, depth=1, num_heads=2)
+    add_lora(low_rank, rank=2)
+    for model in (low_rank, create("resnet18", image_size=32)):
+        with pytest.raises(Unsupported, match="fp8"):
+            change(model)
+
+
+def test_rounded_weights_keep_their_types_and_have_no_gradients() -> None:
+    layer = FrozenFp8Linear(nn.Linear(16, 32))
+    assert {one.dtype for one in layer.to(torch.bfloat16).double().state_dict().values()} == {
+        KIND, torch.float32, torch.bfloat16
+    }  # fmt: skip
+    with pytest.raises(Unsupported, match="gradients"):
+        layer(torch.randn(2, 16, requires_grad=True))
+
+
+def test_a_model_with_rounded_weights_is_not_saved(tmp_path: Path) -> None:
+    model = freeze(create("vit32_small", image_size=16, dim=32, depth=1, num_heads=2))
+    with pytest.raises(ConfigError, match="saved"):
+        save(model, tmp_path)
+
+
+@needs_products
+def test_what_is_frozen_gets_no_gradient() -> None:
+    layer, tokens = Fp8Linear(32, 48).bfloat16(), torch.randn(16, 32).bfloat16().requires_grad_()
+    layer.weight.requires_grad_(False)
+    layer(tokens).sum().backward()
+    assert layer.weight.grad is None
+    assert tokens.grad is not None
+    assert layer.bias.grad is not None
 
 
 def test_blocks_alone_change_and_tensors_keep_their_names() -> None:

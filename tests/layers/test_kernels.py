@@ -7,7 +7,7 @@ from support.on_cpu import operators_on_cpu
 from support.registered import randomise
 from torch import nn
 
-from vitrail.layers import kernels
+from vitrail.layers import joined_heads, kernels
 from vitrail.layers.attention import MultiScaleDeformableAttention, Site, SoftmaxConfig, WindowConfig
 from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, use_fp8
 from vitrail.layers.lora import LoRALinear
@@ -80,7 +80,7 @@ def test_a_layer_computes_the_same_with_the_kernel(on_cpu, monkeypatch, build, c
 def test_gradients_of_heads_are_joined_by_the_kernel(on_cpu, monkeypatch, options, compiled):
     """Where no kernel has the whole of attention."""
     monkeypatch.setattr(kernels, "SHORT", 0)
-    monkeypatch.setattr(kernels, "JOINED", True)
+    monkeypatch.setattr(joined_heads, "JOINED", True)
     found = trained(softmax_layer(**options), compiled=compiled)
     assert on_cpu == ["join_heads"]
     torch._dynamo.reset()
@@ -91,7 +91,7 @@ def test_gradients_of_heads_are_joined_by_the_kernel(on_cpu, monkeypatch, option
 
 def test_gradients_of_heads_are_not_joined_where_the_bias_is_not_plain(on_cpu, monkeypatch):
     monkeypatch.setattr(kernels, "SHORT", 0)
-    monkeypatch.setattr(kernels, "JOINED", True)
+    monkeypatch.setattr(joined_heads, "JOINED", True)
     hooked = softmax_layer()
     hooked.qkv.register_forward_hook(lambda *_: None)
     for layer in (softmax_layer(bias="qv"), softmax_layer(bias="none"), hooked):

@@ -146,6 +146,8 @@ def test_fewer_bits_are_those_of_a_copy(tmp_path: Path, monkeypatch: pytest.Monk
         assert found.dtype == torch.float32
         assert 0 < (found - exact).norm() / exact.norm() < 0.1
         assert trained.predict(BLACK[0], precision=precision)[0].answer == faster.predict(BLACK[0])[0].answer
+        assert faster.in_precision("float32") is trained
+        assert torch.equal(faster.in_precision(precision).outputs(BLACK)["logits"], found)
     after = trained.backbone.state_dict()
     assert all(torch.equal(after[name], values) for name, values in before.items())
 

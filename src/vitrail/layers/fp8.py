@@ -6,6 +6,7 @@ stays exact. Sums are in float32. In training, the gradient of the tokens is suc
 a product in 16 bits, as it sums over all tokens. For inference, `freeze` rounds the weights once.
 """
 
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -13,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.errors import Unsupported
+
 TARGETS = ("qkv", "projection", "fc1", "fc2")  # the linear maps of blocks
 MULTIPLE = 16  # of both widths: what the products take
 KIND = torch.float8_e4m3fn
 TOP = torch.finfo(KIND).max
 LEAST = 1e-30  # the largest number of a row of zeros, as it were
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
-HALVES = (torch.bfloat16, torch.float16)
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -60,7 +62,7 @@ class Rows(NamedTuple):
 
 
 class Fp8Linear(nn.Linear):
-    """x W^T + b with products in 8 bits, ... D -> ... E, where the widths allow it and the output has 16 bits."""
+    """x W^T + b with products in 8 bits, ... D -> ... E, where the widths allow it and the output is bfloat16."""
 
     @classmethod
     def of(cls, linear: nn.Linear) -> "Fp8Linear":
@@ -75,7 +77,7 @@ class Fp8Linear(nn.Linear):
 
     def fits(self, tokens: Tensor) -> bool:
         """Whether the product of these tokens can be computed in 8 bits."""
-        return _result(tokens) in HALVES and _whole(self)
+        return _result(tokens) == torch.bfloat16 and _whole(self)
 
     def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
         """X W^T + b of tokens and of their rows in 8 bits; without gradients, of the tokens the type alone is read."""
@@ -102,9 +104,10 @@ class _Product(torch.autograd.Function):
         tokens, weight = ctx.saved_tensors
         (grad,) = grads
         # A scale for each token and each input channel: the factors of a sum must have one scale.
-        of_tokens = Rows.of(grad).times(Rows.of(weight.t()), tokens.dtype)  # M E, D E -> M D
-        of_weight = (grad.t() @ tokens).to(weight.dtype)  # E M, M D -> E D
-        return of_tokens, None, None, of_weight, None if ctx.bias is None else grad.sum(dim=0, dtype=ctx.bias)
+        wants_tokens, _, _, wants_weight, wants_bias = ctx.needs_input_grad
+        of_tokens = Rows.of(grad).times(Rows.of(weight.t()), tokens.dtype) if wants_tokens else None  # M E, D E -> M D
+        of_weight = (grad.t() @ tokens).to(weight.dtype) if wants_weight else None  # E M, M D -> E D
+        return of_tokens, None, None, of_weight, grad.sum(dim=0, dtype=ctx.bias) if wants_bias else None
 
 
 class FrozenFp8Linear(nn.Module):
@@ -123,14 +126,19 @@ class FrozenFp8Linear(nn.Module):
         bias: Tensor | None = linear.bias
         self.register_buffer("bias", None if bias is None else bias.detach().to(torch.bfloat16))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves to devices keep the types: weights in 8 bits and their scales would be lost in another one."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor.new_empty(0)).device), recurse)  # type: ignore[no-untyped-call]
+
     def forward(self, tokens: Tensor) -> Tensor:
         """... D -> ... E."""
         return self.of_rows(tokens, Rows.of(tokens), self.bias)
 
     def of_rows(self, tokens: Tensor, rows: Rows, bias: Tensor | None = None) -> Tensor:
         """X W^T + b of the rows of tokens in 8 bits; of the tokens the type alone is read."""
-        dtype = tokens.dtype if tokens.dtype in HALVES else torch.bfloat16
-        product = rows.flat().times(Rows(self.weight, self.scale), dtype, bias)
+        if tokens.requires_grad and torch.is_grad_enabled():
+            raise Unsupported("layers with rounded weights have no gradients; use the model that they were made from")
+        product = rows.flat().times(Rows(self.weight, self.scale), torch.bfloat16, bias)
         return product.unflatten(0, rows.values.shape[:-1])
 
 
@@ -181,10 +189,22 @@ def takes_rows(linear: nn.Module, tokens: Tensor) -> bool:
 
 
 def _targets(model: nn.Module) -> dict[str, nn.Linear]:
-    return {
+    """By path; Unsupported where there are none."""
+    found = {
         path: module for path, module in model.named_modules()
-        if type(module) in (nn.Linear, Fp8Linear) and path.rpartition(".")[2] in TARGETS
+        if type(module) in (nn.Linear, Fp8Linear) and _in_block(path.split("."))
     }  # fmt: skip
+    if not any(_whole(linear) for linear in found.values()):
+        raise Unsupported(
+            f"precision 'fp8' changes nothing here: {type(model).__name__} has no plain linear layers in its blocks, "
+            "or low-rank updates (lora) stand in their place; use 'bf16'"
+        )
+    return found
+
+
+def _in_block(path: Sequence[str]) -> bool:
+    """Whether a path ends in a linear map of a block, and not of a head, of pooling or of relative positions."""
+    return path[-1] in TARGETS and path[0] not in ("head", "pool") and "relative" not in path
 
 
 def _whole(linear: nn.Linear) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, Rows, with_bias
+from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear, Rows
 from vitrail.layers.patch import Grid
 
 MEASURED = (9, 0)  # compute capability on which the kernels were measured to be faster
@@ -19,10 +19,8 @@ LARGE = 1 << 22  # elements: for fewer, launching the kernel takes longer than G
 WIDTHS = (16, 32, 64)  # sizes of a head
 SAMPLED_WIDTHS: tuple[int, ...] = (8, 32, 64)  # sizes of a head that samples points: those that were checked on a GPU
 DROPOUT = True  # whether kernels that apply dropout are used
-# Whether the gradients of queries, keys and values are joined and summed by a kernel: not until it has been measured.
-JOINED = False
 NORMED = 2048  # the widest tokens whose residual connections and norms share a kernel; 0: none do
-# Whether the tokens between blocks that use that kernel have 16 bits: not until it has been measured on a GPU.
+# Whether the tokens between blocks that use that kernel have 16 bits. It is faster; whole trainings were not compared.
 STREAM = False
 SHORT = 80  # tokens: with more, the fused attention of PyTorch has the faster forward pass
 _INSTALLED = torch.version.cuda is not None and find_spec("triton") is not None
@@ -50,8 +48,6 @@ torch.library.define(
     "(Tensor? grad, Tensor grad_normed, Tensor added, Tensor statistics, Tensor? branch, "
     f"{_NORM}) -> (Tensor, Tensor, Tensor)",
 )
-
-torch.library.define("vitrail::join_heads", "(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
 
 
 def suits(x: Tensor) -> bool:
@@ -119,30 +115,6 @@ def window_attention(
     In shifted windows, patches from opposite edges of the grid do not attend to each other. Dropout is of the weights.
     """
     return torch.ops.vitrail.window_attention(qkv, bias, num_heads, grid, size, shift, scale, *_random(qkv, dropout))
-
-
-def split_heads(linear: nn.Linear, tokens: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of a `plain` linear layer with a bias: B N D -> B A N d each.
-
-    As the operators of PyTorch; but the backward pass joins their gradients and sums them for the bias at once.
-    """
-    qkv = with_bias(linear, tokens, linear.bias.detach())
-    q, k, v = _Split.apply(qkv, linear.bias, num_heads)  # type: ignore[no-untyped-call]
-    return q, k, v
-
-
-class _Split(torch.autograd.Function):
-    """B N 3Ad, to which the bias 3Ad has been added -> B A N d, three times."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, bias: Tensor, num_heads: int) -> tuple[Tensor, ...]:
-        ctx.dtype = bias.dtype
-        return tuple(part.unflatten(2, (num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        joined, summed = torch.ops.vitrail.join_heads(*grads)
-        return joined, summed.to(ctx.dtype), None
 
 
 def sample_levels(values: Tensor, points: Tensor, shares: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -252,13 +224,6 @@ def _add_norm_backward(  # noqa: PLR0917
     return triton_norm.backward(*given, shared=same_gradients(added, grad_normed, gain, keep))
 
 
-@torch.library.impl("vitrail::join_heads", "CUDA")
-def _join_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    from vitrail.layers import triton_join  # noqa: PLC0415
-
-    return triton_join.join_heads(q, k, v)
-
-
 @torch.library.register_fake("vitrail::bias_gelu")  # type: ignore[untyped-decorator]
 def _bias_gelu_shape(x: Tensor, bias: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -320,13 +285,6 @@ def _add_norm_backward_shape(  # noqa: PLR0917
 def same_gradients(x: Tensor, branch: Tensor, gain: Tensor | None, keep: Tensor | None) -> bool:
     """Whether `add_norm` has the same numbers as gradients of x and of the branch; the second is then left empty."""
     return gain is None and keep is None and x.dtype == branch.dtype
-
-
-@torch.library.register_fake("vitrail::join_heads")  # type: ignore[untyped-decorator]
-def _join_heads_shape(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    batch, heads, tokens, width = q.shape
-    inner = 3 * heads * width
-    return q.new_empty(batch, tokens, inner), q.new_empty(inner, dtype=torch.float32)
 
 
 def _keep_gelu(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -90,6 +90,8 @@ class TrainedModel:
 
         `evaluate` then also says on which share of images its answer is that of float32.
         """
+        if self.exact is not None:
+            return self.exact.in_precision(precision)
         chosen, note = choose_precision(precision, self.device)
         if note is not None:
             warnings.warn(note, Notice, stacklevel=2)
@@ -129,10 +131,10 @@ class TrainedModel:
 
     def predict(
         self, inputs: Input | Iterable[Input], *, top: int = 5, tile: int | None = None, draw: str | Path | None = None,
-        batch_size: int = 32, on_result: Callable[[Prediction], None] | None = None, precision: Lighter = "float32",
+        batch_size: int = 32, on_result: Callable[[Prediction], None] | None = None, precision: Lighter | None = None,
     ) -> list[Prediction]:  # fmt: skip
         """Answers for files, folders, PIL images, arrays and tensors; see `vitrail.runs.predict.predict`."""
-        model = self.in_precision(precision)
+        model = self if precision is None else self.in_precision(precision)
         return predict(model, inputs, top=top, tile=tile, draw=draw, batch_size=batch_size, on_result=on_result)
 
     def find_in_tiles(self, picture: Image.Image | Tensor | Array, tile: int) -> BoxesAnswer:
@@ -140,10 +142,11 @@ class TrainedModel:
         return find_in_tiles(self, pixels(picture), tile)
 
     def evaluate(
-        self, data: str | Path | Dataset, *, batch_size: int = 256, precision: Lighter = "float32"
+        self, data: str | Path | Dataset, *, batch_size: int = 256, precision: Lighter | None = None
     ) -> Evaluation:
         """Metrics on labelled images: anything that `train` takes, its test part where there is one, or a data set."""
-        return evaluate_on(self.in_precision(precision), data, batch_size=batch_size)
+        model = self if precision is None else self.in_precision(precision)
+        return evaluate_on(model, data, batch_size=batch_size)
 
     @property
     def about(self) -> str:

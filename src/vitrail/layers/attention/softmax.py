@@ -13,6 +13,7 @@ from vitrail.layers.attention.base import Attention, AttentionConfig, MultiHead,
 from vitrail.layers.attention.by_rows import attend_by_strips
 from vitrail.layers.dropout import dropout as drop_some
 from vitrail.layers.dropout import quick
+from vitrail.layers.joined_heads import joins, split_heads
 from vitrail.layers.patch import Grid
 from vitrail.layers.relative import RelativeBias, RelativeConfig
 from vitrail.layers.rope import Rope, RopeConfig
@@ -113,8 +114,8 @@ class SoftmaxAttention(MultiHead):
 
     def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, B A P+N d each, with the configured norm."""
-        if kernels.JOINED and kernels.suits(tokens) and self._splits(tokens):
-            q, k, v = kernels.split_heads(self.qkv, tokens, self.num_heads)
+        if self.biased and joins(self.qkv, tokens):
+            q, k, v = split_heads(self.qkv, tokens, self.num_heads)
         else:
             q, k, v = super().heads(tokens)
         return self.q_norm(q), self.k_norm(k), v
@@ -142,10 +143,6 @@ class SoftmaxAttention(MultiHead):
         return (
             fits and kernels.suits(tokens) and tokens.shape[1] <= kernels.SHORT
         )  # sizes last: a graph may leave them open
-
-    def _splits(self, tokens: Tensor) -> bool:
-        """Whether the gradients of queries, keys and values are joined by the kernel: a plain bias, many numbers."""
-        return torch.is_grad_enabled() and self.biased and kernels.plain(self.qkv) and tokens.numel() >= kernels.LARGE
 
     def _with_kernel(self, tokens: Tensor) -> Tensor:
         """The outputs of the heads, concatenated: B P+N D -> B P+N Ad."""

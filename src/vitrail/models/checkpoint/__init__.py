@@ -12,6 +12,7 @@ from vitrail.config import apply
 from vitrail.data.preprocess import Preprocess
 from vitrail.errors import CheckpointError, ConfigError, HeadNotice, Notice, VitrailError, nearest
 from vitrail.files import digest, write_json, write_tensors
+from vitrail.layers.fp8 import FrozenFp8Linear
 from vitrail.models.backbone import Backbone, BackboneConfig
 from vitrail.models.checkpoint.config_match import check_match
 from vitrail.models.checkpoint.dialect import Dialect, Found, to_ours
@@ -170,6 +171,8 @@ def save(model: Backbone, path: str | Path) -> Path:
     if path.suffix in PICKLES:
         raise ConfigError(f"cannot save as {path.suffix}; use a folder ({path.with_suffix('')}) or .safetensors")
     model = _bare(model)
+    if any(isinstance(module, FrozenFp8Linear) for module in model.modules()):
+        raise ConfigError("a model with rounded weights cannot be saved; save the model that it was made from")
     about = describe_model(model)
     header = to_json(about, ascii_only=True)
     state = model.state_dict()
