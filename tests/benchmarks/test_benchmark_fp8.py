@@ -2,10 +2,12 @@
 
 import torch
 from support.benchmarks import benchmark as load_benchmark
+from support.eight_bits import needs_products
 
 benchmark = load_benchmark("fp8")
 
 
+@needs_products
 def test_every_way_computes_the_product():
     torch.manual_seed(0)
     tokens, weight = torch.randn(32, 64).bfloat16(), torch.randn(48, 64).bfloat16()

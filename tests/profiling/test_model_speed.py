@@ -1,6 +1,7 @@
 """The speed of named models, beside timm's."""
 
 import pytest
+from support.eight_bits import needs_products
 from support.peers import timm
 
 from vitrail import hardware
@@ -36,6 +37,7 @@ def test_both_are_measured(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0]["times as fast as the first"].startswith("1.00")
 
 
+@needs_products
 def test_fp8_is_asked_for_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match="compute capability"):
         measure_speed(["vit32_small"], SpeedConfig(precision="fp8"), device="cpu")

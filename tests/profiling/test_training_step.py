@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.eight_bits import needs_products
 
 from vitrail.layers.fp8 import Fp8Linear, FrozenFp8Linear
 from vitrail.models.registry import create
@@ -17,6 +18,7 @@ def test_only_training_changes_weights(mode: str) -> None:
     assert same == (mode == "infer")
 
 
+@needs_products
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_weights_are_rounded_once_for_inference_alone(mode: str, precision: str) -> None:

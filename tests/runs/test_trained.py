@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.eight_bits import needs_products
 from support.registered import tiny
 from support.run_folder import TINY, run_folder
 from support.small_data import Made, photos
@@ -129,6 +130,7 @@ def test_a_misspelt_name(tmp_path: Path) -> None:
         open_model("packged")
 
 
+@needs_products
 def test_fewer_bits_are_those_of_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = open_model(run_folder(tmp_path))
     before = {name: values.clone() for name, values in trained.backbone.state_dict().items()}

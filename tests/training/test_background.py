@@ -1,6 +1,7 @@
 """A cold start: training begins while images are packed, with the bits of a run on packed images."""
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -155,3 +156,19 @@ def test_on_a_gpu_a_cold_run_is_a_packed_one(
         histories.append(run.train(photos, folder=tmp_path / name, **options).history)
     cold_losses, losses = ([one["train"]["loss"] for one in history] for history in histories)
     assert cold_losses == pytest.approx(losses, rel=1e-3)
+
+
+def test_splits_of_two_folders_have_the_files_of_a_packed_run(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(photos, tmp_path / "both" / split)
+    plan = make_plan(tmp_path / "both", changes=SMALL)
+    for name, early in (("packed", False), ("coming", True)):
+        _, packs = begin(plan, cold(name, tmp_path, monkeypatch), early=early)
+        assert isinstance(packs.val, Coming if early else Packed)
+        packs.val.checksum()  # waits for all files
+    files = [sorted(tmp_path.glob(f"cache-{name}/packed/*.pack")) for name in ("packed", "coming")]
+    assert len(files[0]) == 2
+    assert [file.name for file in files[0]] == [file.name for file in files[1]]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from vitrail.training import ledger as module
-from vitrail.training.ledger import OTHER, Ledger, process_seconds
+from vitrail.training.ledger import FIRST_STEP, OTHER, Ledger, process_seconds
 
 
 @pytest.fixture
@@ -60,3 +60,12 @@ def test_systems_that_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Path", lambda _: (_ for _ in ()).throw(OSError))
     assert process_seconds() is None
     assert "import" not in Ledger.of_process().seconds
+
+
+def test_the_sentence_says_when_the_first_step_was_done(clock: list[float]) -> None:
+    ledger = Ledger()
+    for phase, seconds in [("open", 1), (FIRST_STEP, 2), ("train", 4)]:
+        with ledger.phase(phase):
+            clock[0] += seconds
+    assert ledger.until == {"open": 1, FIRST_STEP: 3, "train": 7}
+    assert ledger.sentence().endswith("; first step done after 3.0 s")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.eight_bits import needs_products
 from support.small_data import photos, split
 
 import vitrail.training.assemble as assemble_module
@@ -40,6 +41,7 @@ def test_resuming_is_exact_with_balanced_sampling_and_weights() -> None:
     assert report["Resume"].values["equal"] is True
 
 
+@needs_products
 def test_resuming_is_exact_with_products_in_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales are those of the moment: nothing has to be remembered."""
     monkeypatch.setattr(hardware, "fp8_works", lambda _: True)

@@ -41,9 +41,14 @@ def begin_packing(plan: Plan, tally: Tally, stored: Stored, opened: Opened) -> d
     train = found[plan.data.train]
     assert isinstance(train, Coming)  # noqa: S101  (just made)
     order = first_order(train, seed=plan.config.seed, balance=plan.config.balance)
-    filling.start([
-        Job(wanted=main, beside=list(beside.values()), order=order), *(Job(wanted=one) for one in later.values())
-    ])  # fmt: skip
+    filling.start(
+        [
+            Job(wanted=main, beside=list(beside.values()), order=order),
+            *(
+                Job(wanted=one, order=range(len(one.dataset))) for one in later.values()
+            ),  # an order lets processes write
+        ]
+    )
     return found
 
 

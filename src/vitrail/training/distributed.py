@@ -19,9 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store as KeyStore  # type: ignore[attr-defined]
 from torch.distributed import TCPStore, rendezvous  # type: ignore[attr-defined]  # there, but not in its __all__
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load as load_shards
-from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
@@ -257,6 +254,9 @@ class ShardedStore(RankedStore):
     suffix = ""
 
     def _write(self, file: Path, header: str, learner: Learner) -> None:
+        from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415  (few runs need these)
+        from torch.distributed.checkpoint.state_dict_saver import save as save_shards  # noqa: PLC0415
+
         new = file.with_name(f".{file.name}")
         if self.world.main:
             for left in self.folder.glob(".step-*"):  # of a save that was interrupted
@@ -292,6 +292,8 @@ class ShardedStore(RankedStore):
         return Header.from_json(about["header"])
 
     def _load(self, file: Path, header: Header, learner: Learner) -> None:
+        from torch.distributed.checkpoint.state_dict_loader import load as load_shards  # noqa: PLC0415
+
         tensors = learner.tensors()
         load_shards(tensors, checkpoint_id=file)
         learner.restore(tensors, header.counters)

@@ -9,6 +9,7 @@ from pathlib import Path
 from vitrail.report.values import duration
 
 OTHER = "other"
+FIRST_STEP = "first step"
 
 
 class Ledger:
@@ -16,6 +17,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self.until: dict[str, float] = {}  # seconds in all when a phase was over for the first time
         self._open = [OTHER]
         self._since = time.perf_counter()
 
@@ -38,6 +40,7 @@ class Ledger:
         finally:
             self._switch()
             self._open.pop()
+            self.until.setdefault(name, sum(self._seconds.values()))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -47,10 +50,13 @@ class Ledger:
         return {**{name: value for name, value in found.items() if name != OTHER}, OTHER: found.get(OTHER, 0.0)}
 
     def sentence(self) -> str:
-        """All phases that took a tenth of a second or more, in one line."""
+        """All phases that took a tenth of a second or more, and when the first step was done, in one line."""
         found = self.seconds
         parts = [f"{name} {value:.1f} s" for name, value in found.items() if value >= 0.1]
-        return f"time: {duration(sum(found.values()))} ({', '.join(parts)})" if parts else "time: less than 0.1 s"
+        if not parts:
+            return "time: less than 0.1 s"
+        step = f"; first step done after {self.until[FIRST_STEP]:.1f} s" if FIRST_STEP in self.until else ""
+        return f"time: {duration(sum(found.values()))} ({', '.join(parts)}){step}"
 
     def _switch(self) -> None:
         now, name = time.perf_counter(), self._open[-1]

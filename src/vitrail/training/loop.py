@@ -20,6 +20,7 @@ from vitrail.data.feeds.feed import Feed
 from vitrail.runs.evaluate import numbers
 from vitrail.training.config import TrainConfig
 from vitrail.training.interrupts import FiniteCheck, Signals, leave, refuse
+from vitrail.training.ledger import FIRST_STEP
 from vitrail.training.logs import Logs
 from vitrail.training.optim.schedule import Schedule
 from vitrail.training.state import Progress, Store
@@ -106,7 +107,7 @@ class Loop:
         while now.done < self.steps and now.step != until and not self._out_of_time:
             with self.logs.ledger.phase("wait for images"):
                 parts = [next(batches) for _ in range(accumulate)]
-            with self.logs.ledger.phase("train" if self._started else "first step"):
+            with self.logs.ledger.phase("train" if self._started else FIRST_STEP):
                 self._step(parts)
             self._look(signals)
             if self.config.save_steps and now.step % self.config.save_steps == 0 and now.done < self.steps:

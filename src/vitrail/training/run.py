@@ -24,6 +24,7 @@ from torch import Tensor
 from vitrail.data.dataset import Dataset
 from vitrail.data.feeds.choice import make_feed
 from vitrail.data.feeds.coming import Coming, Rewind
+from vitrail.data.feeds.decode_process import prepared
 from vitrail.data.feeds.feed import ImageSet
 from vitrail.data.sources.catalogue import KNOWN
 from vitrail.data.sources.folder import SPLIT_NAMES
@@ -166,8 +167,7 @@ def train(
     """
     _check_keywords(changes)
     ledger = ledger or Ledger()
-    where = choose_device(device)
-    with ledger.phase("open"), join(where) as world:
+    with prepared(device), ledger.phase("open"), join(where := choose_device(device)) as world:
         continues = folder is not None and (resume or (restarted() and any(Path(folder, "checkpoints").glob("step-*"))))
         if continues:
             changes |= {"model": model} if model is not None else {}

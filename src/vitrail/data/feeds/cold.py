@@ -16,7 +16,8 @@ from vitrail.config import to_dict
 from vitrail.data.broken import Tally
 from vitrail.data.dataset import Dataset, Retargeted, Subset
 from vitrail.data.feeds import pack_file
-from vitrail.data.feeds.decode_blocks import Block, decode_blocks
+from vitrail.data.feeds.decode_blocks import Block, decode_blocks, decode_to_files
+from vitrail.data.feeds.decode_direct import Into
 from vitrail.data.feeds.decode_worker import Also
 from vitrail.data.preprocess import Preprocess
 from vitrail.files import write_atomically
@@ -69,7 +70,10 @@ class Growing:
         return self.rows.pixels.view(len(self.wanted.dataset), self.wanted.fit.channels, *self.wanted.fit.image_size)
 
     def take(self, block: Block, images: Tensor) -> None:
-        """Writes the images of a block that belong here; of a broken one, zeros."""
+        """Writes the images of a block that belong here, unless they are written; of a broken one, zeros."""
+        if block.written:
+            self._note(block)
+            return
         for row, answer in enumerate(block.answers):
             assert answer is not None  # noqa: S101  (blocks are whole)
             number = block.indices[row] if self._numbers is None else self._numbers.get(block.indices[row])
@@ -89,6 +93,19 @@ class Growing:
         elif self._numbers is None:
             for first, last in _runs(block.indices):
                 self.rows.put(block.indices[first], images[first:last])
+
+    def _note(self, block: Block) -> None:
+        """Takes note of the images of a block that are written; rows of broken ones are zero in a new file."""
+        of = self._numbers
+        found = [
+            (index if of is None else of.get(index), answer)
+            for index, answer in zip(block.indices, block.answers, strict=True)
+        ]
+        good = {number: answer for number, answer in found if number is not None and isinstance(answer, tuple)}
+        self.broken |= {number: answer for number, answer in found if number is not None and isinstance(answer, str)}
+        if good:
+            self.sizes[list(good)] = torch.tensor(list(good.values()), dtype=torch.int32)
+        self.rows.written(number for number, _ in found if number is not None)
 
     def finish(self) -> None:
         """Writes what describes and checks the images."""
@@ -127,9 +144,16 @@ def build(
         began(files)
         done, total = 0, len(wanted.dataset)
         size = max(1, _BLOCK // wanted.row_bytes)
-        blocks = decode_blocks(
-            wanted.dataset, wanted.fit, workers=workers, size=size, order=order, more=also, processes=processes
-        )
+        blocks = None
+        if order is not None and processes:
+            into = [
+                (Into(part.fit, of), file.rows.descriptor) for part, of, file in zip(parts, numbers, files, strict=True)
+            ]
+            blocks = decode_to_files(wanted.dataset, order, into, workers=workers)
+        if blocks is None:
+            blocks = decode_blocks(
+                wanted.dataset, wanted.fit, workers=workers, size=size, order=order, more=also, processes=processes
+            )
         for block in blocks:
             tally.add((wanted.dataset.where(block.indices[row]), why) for row, why in block.broken.items())
             for file, images in zip(files, [block.images, *block.more], strict=True):

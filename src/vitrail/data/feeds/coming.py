@@ -51,7 +51,7 @@ class Filling:
         self._ready: dict[str, Tensor] = {}
         self._error: BaseException | None = None
         self.broken, self.over = False, False
-        self.seconds = 0.0
+        self.seconds, self.first = 0.0, 0.0  # until all images, and until the first
         self._thread = threading.Thread(target=self._run, name="packing", daemon=True)
 
     def start(self, jobs: Sequence[Job]) -> None:
@@ -77,7 +77,8 @@ class Filling:
 
     def sentence(self) -> str:
         """How long it took, once it is over."""
-        return f"images were decoded and packed beside training, in {self.seconds:.1f} s"
+        first = f"; the first was there after {self.first:.1f} s" if self.first else ""
+        return f"images were decoded and packed beside training, in {self.seconds:.1f} s{first}"
 
     def wait(self) -> None:
         """Returns when all files are complete; raises what ended the thread, but not Rewind."""
@@ -86,7 +87,7 @@ class Filling:
             raise self._error
 
     def _run(self) -> None:
-        began = time.perf_counter()
+        self._began = began = time.perf_counter()
         try:
             for job in self._jobs:
                 self._build(job)
@@ -109,6 +110,7 @@ class Filling:
         def arrived(block: Block) -> None:
             with self._news:
                 self.broken = self.broken or bool(block.broken)
+                self.first = self.first or time.perf_counter() - self._began
                 for one, of in zip(files, numbers, strict=True):
                     rows = block.indices if of is None else [of[index] for index in block.indices if index in of]
                     self._ready[str(one.path)][list(rows)] = True

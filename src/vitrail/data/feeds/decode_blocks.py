@@ -1,7 +1,8 @@
 """Blocks of decoded images in a wanted order: by threads, or by processes where many cores decode many images.
 
 Decoders and resizing leave the interpreter's lock, but what is around them does not: beyond four threads it decides.
-Processes write into shared memory; they cost about two seconds to start, since each has to import torch.
+Processes write into shared memory; where none was prepared, they cost seconds to start, since the first has to import
+torch.
 """
 
 import os
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.dataset import Dataset, Retargeted, Subset
+from vitrail.data.feeds.decode_direct import DirectPool, Into
 from vitrail.data.feeds.decode_pool import DecodePool, Done, Task
 from vitrail.data.feeds.decode_worker import Also
 from vitrail.data.feeds.decoded import Answer, decode_into
@@ -36,6 +38,7 @@ class Block:
     images: Tensor  # B C H W uint8; rows of broken images mean nothing
     answers: list[Answer | None]  # None: not decoded yet
     more: list[Tensor]  # B C H W uint8 at other sizes; only rows of images of which it is wanted mean anything
+    written: bool = False  # whether they are in their files already; then there are no pixels here
 
     @classmethod
     def empty(cls, indices: Sequence[int], fit: Preprocess, more: Sequence[Also] = ()) -> "Block":
@@ -82,6 +85,31 @@ def decode_blocks(
         yield from by_processes(pool, fit, spans, more)
     finally:
         pool.close()
+
+
+def decode_to_files(
+    dataset: Dataset, order: Sequence[int], files: Sequence[tuple[Into, int]], *, workers: int | None
+) -> Iterator[Block] | None:
+    """Blocks of images that processes have written to their rows of files, which are given by their descriptors.
+
+    None where a system or a data set does not allow processes.
+    """
+    if not type(source_of(dataset)).__module__.startswith("vitrail."):
+        return None
+    try:
+        pool = DirectPool(Retargeted(dataset, {}, {}), order, files, workers=workers or min(32, usable_cores()))
+    except (DataError, Unsupported):
+        return None
+
+    def blocks() -> Iterator[Block]:
+        none = torch.empty(0, dtype=torch.uint8)
+        try:
+            for found in pool.done():
+                yield Block(list(found), none, list(found.values()), [none] * (len(files) - 1), written=True)
+        finally:
+            pool.close()
+
+    return blocks()
 
 
 def usable_cores() -> int:

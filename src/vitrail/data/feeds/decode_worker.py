@@ -1,8 +1,8 @@
 """The processes that decode images into shared memory: `DecodePool` starts one, which becomes many.
 
-The first process imports torch, reads the data set, and then forks: so this is done once, the data set lies in memory
-once, and all start within milliseconds. It has no threads, which is what makes a fork safe. Each process ends when the
-other end of its channel is closed, which happens also where the program that started it is killed.
+The first process has torch imported, reads the data set, and then forks: so this is done once, the data set lies in
+memory once, and all start within milliseconds. It has no threads, which is what makes a fork safe. Each process ends
+when the other end of its channel is closed, which happens also where the program that started it is killed.
 """
 
 import gc
@@ -10,10 +10,10 @@ import mmap
 import os
 import pickle
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import IO, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -60,6 +60,11 @@ class Job:
         mapped = mmap.mmap(memory, int(np.prod(self.shape, dtype=np.int64)))
         return torch.frombuffer(mapped, dtype=torch.uint8).view(self.shape)
 
+    def opened(self, descriptors: Sequence[int]) -> Callable[[int, Connection], None]:
+        """See `AnyJob`: the shared memory."""
+        pixels = self.pixels(descriptors[0])
+        return lambda number, channel: serve(channel, self, pixels[number])
+
 
 class Failure(NamedTuple):
     """An error that is not about one image."""
@@ -67,13 +72,25 @@ class Failure(NamedTuple):
     message: str
 
 
+class AnyJob(Protocol):
+    """What the processes of a pool work on."""
+
+    def opened(self, descriptors: Sequence[int]) -> Callable[[int, Connection], None]:
+        """The work of a process, by its number and channel; with the file descriptors that came with the job."""
+
+
 def main() -> None:
-    """Reads a Job from the standard input and serves one channel in each process; arguments: file descriptors."""
-    memory, *numbers = map(int, sys.argv[1:])
+    """Reads a job from the standard input; arguments: the number of channels, and file descriptors."""
+    count, *descriptors = map(int, sys.argv[1:])
+    work(sys.stdin.buffer, descriptors[:count], descriptors[count:])
+
+
+def work(source: IO[bytes], numbers: Sequence[int], others: Sequence[int]) -> None:
+    """Becomes one process for each channel, all of which work on the job that is read."""
     channels = [Connection(number) for number in numbers]
     try:
-        job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  (written by the program that started this one)
-        pixels = job.pixels(memory)
+        job: AnyJob = pickle.load(source)  # noqa: S301  (written by the program that started this one)
+        serve = job.opened(others)
     except Exception as error:  # such as a class that cannot be imported here
         for channel in channels:
             channel.send(Failure(f"the data set cannot be sent to another process: {type(error).__name__}: {error}"))
@@ -89,7 +106,7 @@ def main() -> None:
                     other.close()
             code = 1
             try:
-                serve(channel, job, pixels[number])
+                serve(number, channel)
                 code = 0
             finally:
                 os._exit(code)

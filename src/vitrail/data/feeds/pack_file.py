@@ -26,6 +26,7 @@ FORMAT = 1
 MAGIC = b"VITRAIL\n"
 _TAIL = struct.Struct("<32sQ8s")
 _READ = 4 << 20  # bytes that are read at a time
+_CHECKERS = max(2, min(8, (os.cpu_count() or 2) // 2))  # threads: with rows in random order, most blocks end last
 _SPOT_CHECK = 128 << 20  # bytes that `read` checks by itself: a tenth of a second
 
 
@@ -68,7 +69,7 @@ class Rows:
         self._size, self._together = size, max(1, together)
         self._missing = [min(self._together, rows - first) for first in range(0, rows, self._together)]
         self._checks: dict[int, Future[int]] = {}
-        self._threads = ThreadPoolExecutor(2, "checksum")
+        self._threads = ThreadPoolExecutor(_CHECKERS, "checksum")
         self.pixels = torch.from_file(str(path), shared=True, size=rows * size, dtype=torch.uint8) if rows else None
 
     def put(self, row: int, images: Tensor) -> None:
@@ -80,8 +81,17 @@ class Rows:
         while data:
             written = os.pwrite(self._file.fileno(), data, at)
             data, at = data[written:], at + written
-        for done in range(row, row + len(images)):
-            block = done // self._together
+        self.written(range(row, row + len(images)))
+
+    @property
+    def descriptor(self) -> int:
+        """The file, for other processes that write rows."""
+        return self._file.fileno()
+
+    def written(self, rows: Iterable[int]) -> None:
+        """Takes note of rows that are in the file."""
+        for row in rows:
+            block = row // self._together
             self._missing[block] -= 1
             if not self._missing[block]:
                 self._checks[block] = self._threads.submit(self._check, block)
