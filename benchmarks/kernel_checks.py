@@ -61,9 +61,8 @@ DEVICE = "cuda"
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """||found - expected|| / ||expected||; ||found|| where all that is expected is 0, as of a branch that is dropped."""
-    size = expected.double().norm().item()
-    return (found.double() - expected.double()).norm().item() / (size or 1.0)
+    """||found - expected|| / ||expected||; not divided where 0 is expected, as of a branch that is dropped."""
+    return (found.double() - expected.double()).norm().item() / (expected.double().norm().item() or 1.0)
 
 
 def window_layer(site: str) -> WindowAttention:
