@@ -30,7 +30,7 @@ def training(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool)
     """How long training takes."""
     rows, speeds, _, kind = evidence
     if best.seconds is None:
-        yield Sentence("Training time: not measured on such a device.", outside=True)
+        yield Sentence("Training time: not measured on such a device; a limit on it may not be kept.", outside=True)
         return
     timed, speed = timed_rows(best.candidate, kind), speeds.get(best.candidate.network)
     if timed:
@@ -51,8 +51,7 @@ def training(facts: DataFacts, best: Judged, evidence: Evidence, *, named: bool)
         yield Sentence(f"{text}, on a device {fast}.{_whole(timed)}", known)
         return
     text = f"Training: about {duration(best.seconds)}, if a step of an image takes {FORWARDS:g} forward passes"
-    many = "" if kind == "cpu" else " of one image alone; with many images in a step a GPU takes far less"
-    text = f"{text}{many}; no training of it was timed on such a device."
+    text = f"{text}; no training of it was timed on such a device."
     yield Sentence(text, () if speed is None else (speed,), outside=True)
 
 
