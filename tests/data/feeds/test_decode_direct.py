@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 import torch
 from support.numbered_images import Failing, Numbered
+from support.processes import started
 
 from vitrail.data.feeds.decode_direct import DirectPool, Into
 from vitrail.data.preprocess import Preprocess
@@ -98,7 +99,7 @@ time.sleep(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_no_process_outlives_the_program(tmp_path: Path, number: int) -> None:
     script = SCRIPT.format(tests=str(Path(__file__).parents[2]), file=str(tmp_path / "file"))
-    with Popen([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE, text=True) as process:
+    with started([sys.executable, "-c", script], stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None
         first = int(process.stdout.readline())
         working = [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]

@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 import torch
 from support.numbered_images import Numbered
+from support.processes import started
 
 from vitrail.data.feeds import decode_process
 from vitrail.data.feeds.decode_pool import DecodePool, Task
@@ -117,7 +118,7 @@ with decode_process.prepared():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_no_copy_outlives_the_program(number: int) -> None:
-    with Popen([sys.executable, "-c", SCRIPT], stdout=PIPE, stderr=PIPE, text=True) as process:
+    with started([sys.executable, "-c", SCRIPT], stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None
         copies = [int(word) for word in process.stdout.readline().split()]
         assert len(copies) == 2
@@ -134,4 +135,4 @@ def test_waiting_for_a_copy_ends_in_time() -> None:
     with pytest.raises(decode_process.subprocess.TimeoutExpired):
         copy.wait(0.05)
     copy.end()
-    assert copy.returncode == -signal.SIGKILL
+    assert copy.returncode in (0, -signal.SIGKILL)  # it also ends by itself when its channel is closed
