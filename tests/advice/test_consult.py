@@ -111,6 +111,7 @@ def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_boxes_are_advised_what_training_does_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.training.first_dense.SMALL", 16)
+    monkeypatch.setattr("vitrail.advice.networks._SECONDS", 0.0)  # the least number of passes
     data = voc(tmp_path / "boxes", 6)
     found = vitrail.advise(data, device="cpu", minutes=3)
     small = next(one for one in found.ranked if one.candidate.name == "small-head")
