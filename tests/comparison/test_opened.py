@@ -35,6 +35,8 @@ def test_a_folder_that_is_not_a_run_is_left_out_of_many(runs: list[Path], tmp_pa
     with pytest.warns(Notice, match="run.json"):
         found = open_runs([*runs, tmp_path], device=CPU)
     assert len(found) == len(runs)
+    with pytest.raises(CheckpointError, match="not a run"):
+        open_runs([*runs, tmp_path / "misspelt"], device=CPU)
 
 
 def test_other_tasks_and_classes_are_refused() -> None:

@@ -52,6 +52,14 @@ def forked(target: Callable[..., object], *arguments: Any) -> Iterator[BaseProce
         process.join()
 
 
+def wait_until_gone(pids: Sequence[int], seconds: float = 20.0) -> None:
+    """Waits for the end of processes that a test did not start itself; AssertionError if one is left behind."""
+    until = time.monotonic() + seconds
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, f"processes are left behind: {left}"
+        time.sleep(0.02)
+
+
 def _end(process: "subprocess.Popen[Any]", patience: float) -> None:
     """Closes the pipes after the last process of the group is gone."""
     until = time.monotonic() + patience

@@ -59,10 +59,13 @@ def open_runs(folders: Sequence[str | Path], *, device: torch.device) -> list[Co
 
 
 def _runs(paths: Sequence[Path]) -> list[Path]:
-    """Those that are runs: `runs/*` also names the folder of the lab; CheckpointError where fewer than two are left."""
+    """Those that are runs: `runs/*` also names the folder of the lab.
+
+    CheckpointError where a path does not exist, as if misspelt, or fewer than two runs are left.
+    """
     runs = [path for path in paths if is_run(path)]
     for path in (path for path in paths if path not in runs):
-        if len(runs) < 2:
+        if len(runs) < 2 or not path.is_dir():
             raise CheckpointError(f"{path} is not a run: it has no run.json; compare takes folders of `vitrail train`")
         warnings.warn(f"{path} is left out: it is not a run, since it has no run.json", Notice, stacklevel=4)
     return runs

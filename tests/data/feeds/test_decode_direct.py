@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -11,7 +10,7 @@ from subprocess import PIPE
 import pytest
 import torch
 from support.numbered_images import Failing, Numbered
-from support.processes import started
+from support.processes import started, wait_until_gone
 
 from vitrail.data.feeds.decode_direct import DirectPool, Into
 from vitrail.data.preprocess import Preprocess
@@ -106,7 +105,4 @@ def test_no_process_outlives_the_program(tmp_path: Path, number: int) -> None:
         assert len(working) == 3
         process.send_signal(number)
         process.wait(20)
-        until = time.monotonic() + 20
-        while any(Path(f"/proc/{one}").exists() for one in working):
-            assert time.monotonic() < until, "a process is left behind"
-            time.sleep(0.02)
+        wait_until_gone(working)

@@ -4,14 +4,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 import torch
 from support.numbered_images import Numbered
-from support.processes import started
+from support.processes import started, wait_until_gone
 
 from vitrail.data.feeds import decode_process
 from vitrail.data.feeds.decode_pool import DecodePool, Task
@@ -124,10 +123,7 @@ def test_no_copy_outlives_the_program(number: int) -> None:
         assert len(copies) == 2
         process.send_signal(number)
         process.wait(20)
-        until = time.monotonic() + 20
-        while any(Path(f"/proc/{copy}").exists() for copy in copies):
-            assert time.monotonic() < until, "a process is left behind"
-            time.sleep(0.02)
+        wait_until_gone(copies)
 
 
 def test_waiting_for_a_copy_ends_in_time() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from support.numbered_images import Failing, Numbered, Unreadable
-from support.processes import run, started
+from support.processes import run, started, wait_until_gone
 
 from vitrail.data.broken import Tally
 from vitrail.data.dataset import Dataset, Subset
@@ -277,13 +277,6 @@ def group_of(process) -> list[int]:
     return first + [one for one, parent in parents.items() if parent in first]
 
 
-def wait_for_end(processes: list[int]) -> None:
-    until = time.monotonic() + 20
-    while any(Path(f"/proc/{one}").exists() for one in processes):
-        assert time.monotonic() < until, "a process is left behind"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_no_process_outlives_the_program(number):
     with started(script("time.sleep(60)"), stdout=-1, stderr=-3, text=True) as process:
@@ -292,7 +285,7 @@ def test_no_process_outlives_the_program(number):
         assert len(working) == 3
         process.send_signal(number)
         process.wait(20)
-        wait_for_end(working)
+        wait_until_gone(working)
 
 
 def test_a_program_may_simply_end():
